@@ -17,7 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .data import Tokenizer, load_tokenizer
+from .model import Transformer
+from .settings import CheckpointError, RunConfig, TrainError
+
+CONFIG, TOKENIZER, CURVE = "config.json", "tokenizer.json", "curve.csv"
+BEST, LAST = "best.safetensors", "last.safetensors"
 KEY = "minihaares"  # our entry in a safetensors header
+FORMAT = 1  # raise it when a file's contents change their meaning
 
 
 class Row(NamedTuple):
@@ -53,6 +60,7 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """`tensors`, and `header` as JSON, in one safetensors file."""
+    header = {"format": FORMAT, "file": path.name, **header}
     tensors = {name: t.detach().contiguous() for name, t in tensors.items()}
     write_whole(path, lambda temporary: save_file(tensors, temporary, {KEY: json.dumps(header)}))
 
@@ -61,14 +69,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write_tensors` wrote, on the CPU; raises CheckpointError if it is missing, damaged or foreign."""
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[KEY])
-            return {name: file.get_tensor(name) for name in file.keys()}, header
+            header = json.loads((file.metadata() or {}).get(KEY, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: the run has not saved yet, or the folder holds no run.") from None
-    except KeyError:
-        raise CheckpointError(f"{path} is a safetensors file, but not one that minihaares wrote.") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or no checkpoint at all ({error}); start the run over.") from None
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({error}); train again with --fresh.") from None
+    if (header.get("format"), header.get("file")) != (FORMAT, path.name):
+        raise CheckpointError(f"{path} is no {path.name} of this version of minihaares; train again with --fresh.")
+    return tensors, header
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
@@ -105,4 +114,40 @@ def read_curve(path: Path) -> list[Row]:
                 for cells in csv.DictReader(file)
             ]
     except (OSError, KeyError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is missing or damaged ({error}); start the run over.") from None
+        raise CheckpointError(f"{path} is missing or damaged ({error}); train again with --fresh.") from None
+
+
+def read_folder(folder: Path) -> tuple[RunConfig, Tokenizer]:
+    """Settings and tokenizer of a run; raises CheckpointError (DataError for the tokenizer) if they cannot be read."""
+    path = folder / CONFIG
+    try:
+        config = RunConfig.from_json(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{folder} is no run: it has no {CONFIG}; name the folder that train filled.") from None
+    except (UnicodeDecodeError, CheckpointError) as error:
+        raise CheckpointError(f"{path} is damaged or foreign ({error}); train again with --fresh.") from None
+    return config, load_tokenizer(folder / TOKENIZER)
+
+
+def check_tokenizer(folder: Path, header: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Raise CheckpointError unless the checkpoint with this header was trained with `tokenizer`."""
+    if header["tokenizer"] != tokenizer.hash:
+        raise CheckpointError(
+            f"The tokenizer {tokenizer.hash} does not belong to the checkpoint in {folder}, which was trained with "
+            f"{header['tokenizer']}; bring its own {TOKENIZER} back, or train again with --fresh."
+        )
+
+
+def load_run(folder: Path | str, device: str = "cpu") -> tuple[Transformer, Tokenizer, RunConfig]:
+    """The best model of a run, in eval mode, its tokenizer and its settings.
+
+    Raises CheckpointError if the folder is no run, a file of it is damaged or missing, or the tokenizer is not the
+    one that the model was trained with; DataError if the tokenizer's file is no tokenizer.
+    """
+    folder = Path(folder)
+    config, tokenizer = read_folder(folder)
+    tensors, header = read_tensors(folder / BEST)
+    check_tokenizer(folder, header, tokenizer)
+    model = Transformer(config.model)
+    fill(model, tensors, folder / BEST)
+    return model.to(device).eval(), tokenizer, config

@@ -10,6 +10,7 @@ they read, and have a fingerprint that changes with the text.
 
 import difflib
 import hashlib
+import platform
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -279,7 +280,7 @@ def _standard_library() -> Source:
     files = sorted(path for path in root.rglob("*.py") if not other & set(path.relative_to(root).parts))
     if not files:
         raise DataError(f"This Python keeps no source files in {root}: choose another corpus.")
-    place = f"Python {sysconfig.get_python_version()} standard library, {len(files)} files in {root}"
+    place = f"Python {platform.python_version()} standard library, {len(files)} files in {root}"
     return Source("python-source", place, files, [], "file")
 
 

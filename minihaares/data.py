@@ -86,7 +86,7 @@ class DataConfig:
     frame: str = "auto"  # bare, or bos_eot around every record; auto: bos_eot for the stories, else bare
     stories: int = 20_000  # built-in stories to write for training
     valid_stories: int = 1_000  # and for validation
-    limit: int | None = None  # read at most so many characters of each file group, in whole records but for "file"
+    limit: int | None = None  # read at most so many characters of each part, in whole records (a file is cut)
     cache_dir: Path | None = None  # for encoded text; None: $MINIHAARES_CACHE, or the platform's cache folder
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ def use_style() -> None:
 def _checked(alt: str) -> str:
     alt = " ".join(alt.split())
     if len(alt.split()) < SHORTEST_ALT:
-        raise ValueError(f"alt text is read to those who can't see the picture: say in a sentence what it shows, not {alt!r}")
+        raise ValueError(f"alt text stands in for the picture: say in a sentence what it shows, not {alt!r}")
     return alt
 
 

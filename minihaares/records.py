@@ -16,10 +16,10 @@ from .tokens import DataError
 SEPARATOR = "<|endoftext|>"  # a line that is exactly this ends a story; anywhere else it is text
 RECORDS = ("story", "line", "paragraph", "function", "review", "file")
 READ_BYTES = 1 << 24
-ENDS = {
+ENDS = {  # a line that ends a story also ends the paragraph and is not one of the lines
     "story": re.compile(r"^<\|endoftext\|>$", re.MULTILINE),
-    "paragraph": re.compile(r"\n[ \t]*\n"),
-    "line": re.compile(r"\n"),
+    "paragraph": re.compile(r"^<\|endoftext\|>$|\n[ \t]*\n", re.MULTILINE),
+    "line": re.compile(r"^<\|endoftext\|>$|\n", re.MULTILINE),
 }
 
 

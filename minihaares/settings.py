@@ -5,11 +5,12 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from .data import BOS, Corpus, DataConfig
+from .data import Corpus, DataConfig
 from .model import ConfigError, ModelConfig
 
-# What may change when a run is resumed, since it does not decide what is learned. (The text itself is compared by hash.)
-FREE = ("train.steps", "train.out", "train.device", "train.threads", "train.save_every", "data.data_dir", "data.cache_dir")
+# What may change when a run is resumed, since it does not decide what is learned (the text is compared by its hash).
+FREE = ("train.steps", "train.out", "train.device", "train.threads", "train.save_every")
+FREE += ("data.data_dir", "data.cache_dir")
 
 
 class CheckpointError(ValueError):
@@ -22,7 +23,7 @@ class TrainError(ValueError):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The recipe. Rates and AdamW's settings are the paper's; its batch is 16 chunks of 512, its budget 30,000 steps."""
+    """The recipe. Rate and optimizer are the paper's, which takes 30,000 steps of 16 chunks of 512 tokens."""
 
     steps: int = 1000  # optimizer steps
     batch_size: int = 16  # chunks a step
@@ -74,9 +75,8 @@ class RunConfig:
 
     def fitted(self, corpus: Corpus) -> "RunConfig":
         """The same with the vocabulary size of the corpus's tokenizer, and with the frame its records really have."""
-        frame = "bos_eot" if corpus.train[0, 0] == BOS else "bare"
         model = replace(self.model, vocab_size=corpus.tokenizer.vocab_size)
-        return replace(self, model=model, data=replace(self.data, frame=frame))
+        return replace(self, model=model, data=replace(self.data, frame=corpus.frame))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str) + "\n"
@@ -94,7 +94,7 @@ class RunConfig:
             raise CheckpointError(f"These are not the settings of a minihaares run ({error}).") from None
 
     def difference(self, other: "RunConfig") -> str | None:
-        """The first setting, FREE ones aside, in which `other` is not like this one, in words; None if there is none."""
+        """The first setting, FREE ones aside, in which `other` is not like this one; None if there is none."""
         ours, theirs = (json.loads(config.to_json()) for config in (self, other))
         for part in ours:
             for name, value in ours[part].items():

@@ -1,29 +1,28 @@
-"""The built-in corpus: short stories whose entropy is known exactly, so a loss has a best value to be held against.
+"""The built-in corpus: short stories whose entropy is known exactly, so that a loss has a best value to reach.
 
-**A story** comes from one template, STORY. `[a|b|c]` is a *fork*: one branch is taken, the first most often. `{toy}`
-is a *slot*: it shows one *form*, a column of a table; `{a toy}` puts an article before it, a capital inside the
-braces makes a capital. One row of each table holds for a whole story, so what was shown stays true: a kite that was
-red is red in the last sentence. A slot is a choice only as far as earlier slots left its row open. A line break ends
-a sentence and is written as a space; `$` is the end of the story.
+**A story** comes from one template, STORY. `[a|b|c]` is a *fork*: one branch is taken, the first most often.
+`{toy}` is a *slot*: it shows a *form*, one column of a table; `{a toy}` adds an article, a capital inside the
+braces makes a capital. One row of each table holds for a whole story, so what was shown stays true: a red kite
+is red in the last sentence, too. A slot is a choice only as far as earlier slots left its row open. A line break
+ends a sentence and is written as a space; `$` is the end of the story.
 
-**Surprisals.** The candidates of a choice (the texts of a slot in the rows still possible; the literal beginnings of
+**Surprisals.** The candidates of a choice (a slot's texts in the rows still possible, the literal beginnings of
 a fork's branches) are prefix-free: none begins another. So the text up to any character tells which choices were
-made, and that the present candidate starts with the characters c_1 .. c_(k-1) seen of it. If M(s) is the summed
-probability of the candidates that start with s, then p(c_k | all before) = M(c_1 .. c_k) / M(c_1 .. c_(k-1)). Along
-a candidate this telescopes to M(candidate) / M("") = its probability; text between choices is certain and costs 0.
-So the surprisals of a story, its end included, sum to -log of the product of its choices' probabilities; and as a
-text comes from one sequence of choices only, that is -log p(story).
+made, and that the present candidate begins with the characters c_1 .. c_k seen of it. With M(s) the summed
+probability of the candidates that begin with s, the next one has p(c | all before) = M(c_1 .. c_k c) / M(c_1 .. c_k).
+Along a candidate this telescopes to M(candidate) / M("") = its probability; text between choices is certain and
+costs 0. So the surprisals of a story, end included, sum to -log of the product of its choices' probabilities;
+as a text comes from one sequence of choices only, that is -log p(story).
 
-**Entropy.** Forks and the rows of different tables are independent, so by the chain rule the entropy of a story is a
-sum of conditional entropies, one a choice; at a slot it is H(forms shown and this one) - H(forms shown), entropies
-of a finite table. `Grammar.moments` adds them up over all ways through the forks: in closed form, nothing sampled.
+**Entropy.** Forks and the rows of different tables are independent. By the chain rule the entropy of a story is a
+sum of conditional entropies, one a choice; at a slot, H(forms shown and this one) - H(forms shown), both of a
+finite table. `moments` adds them up over all ways through the forks: a closed form, nothing is sampled.
 
-**The forgetful reader** knows the grammar and where in the template it stands (the kind of story, the branches taken,
-which sentence this is) and remembers what the present sentence has shown. Who, what and where earlier sentences were
-about it has forgotten and guesses anew. Its mean loss is a mean of conditional entropies given exactly this
-knowledge, so no reader that uses this or less does better, and a model below `forgetful_floor()` must carry names,
-things or places across sentences. (An n-gram also sees the last characters of the sentence before, so at the very
-start of a sentence it is not such a reader.)
+**The forgetful reader** knows the grammar and where in it the text stands (the kind of story, the branches taken,
+which sentence this is) and remembers what the present sentence has shown. Who, what and where earlier sentences
+were about it must guess anew. Its mean loss is a sum of conditional entropies given exactly this knowledge: no
+reader that uses this or less does better, and a model below `forgetful_floor()` carries names, things or places
+across sentences. (An n-gram sees a few characters of the sentence before, too: only there is it no such reader.)
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, permutations
@@ -42,10 +41,10 @@ import numpy as np
 
 END, SENTENCE_END = "$", "\n"  # the story's end, which no text contains; where the forgetful reader forgets
 
-# Tables: the names of the forms, then the rows as `head: tail, tail`. Here as in the forks, common ones come first.
-CHARACTERS = """girl/she/her/her: Lily, Mia, Anna, Nora, Ruby, Zoe, Ivy, Clara, Maya, Tess, Hana, Rose, Ella, Jane;
-boy/he/him/his: Tom, Ben, Sam, Leo, Max, Omar, Finn, Hugo, Ravi, Noah, Kofi, Jack, Paul, Eli;
-rabbit/she/her/her: Clover, Thistle, Bluebell; fox/he/him/his: Rusty, Copper; bear/he/him/his: Bruno, Bramble;
+# Tables: the names of the forms, and rows as `head: tail, tail`. Here as in the forks, common ones come first.
+CHARACTERS = """girl/she/her/her: Lily, Mia, Anna, Nora, Ruby, Zoe, Ivy, Clara, Maya, Tess, Hana, Rose, Ella;
+boy/he/him/his: Tom, Ben, Sam, Leo, Max, Omar, Finn, Hugo, Ravi, Noah, Kofi, Jack, Paul;
+rabbit/she/her/her: Clover, Thistle; fox/he/him/his: Rusty, Copper; bear/he/him/his: Bruno, Bramble;
 mouse/she/her/her: Dot, Crumb; duck/she/her/her: Puddle, Waddle; owl/he/him/his: Otis, Hoot;
 squirrel/she/her/her: Hazel, Acorn; frog/he/him/his: Croak, Moss; hedgehog/he/him/his: Bristle, Thorn"""
 WORDS = {
@@ -56,22 +55,21 @@ WORDS = {
     "petname": "Button; Spot; Biscuit; Pebble; Snowy; Whiskers; Daisy; Lucky; Pepper; Sunny; Cookie; Velvet",
     "toy: toy.look": """ball: red, blue, big, striped, orange; kite: yellow, red, long, purple;
         boat: little, blue, wooden; doll: soft, old, pretty, tiny; drum: loud, round, red, old;
-        truck: green, big, shiny, yellow; bell: silver, tiny, shiny, golden; robot: tall, funny, shiny, orange;
+        truck: green, big, shiny, yellow; bell: silver, tiny, golden; robot: tall, funny, shiny, orange;
         whistle: silver, wooden, loud; puppet: funny, soft, striped; crown: golden, paper, tiny;
         horn: brass, loud, old; wagon: red, wooden, little; umbrella: yellow, striped, enormous, green""",
     "food: food.look": """pie: apple, cherry, pumpkin; cake: honey, carrot, lemon, orange; tart: plum, apricot;
-        sandwich: cheese, egg, jam; muffin: berry, banana, oat; bun: warm, sweet, onion; melon: ripe, juicy;
-        pancake: big, thin, sweet""",
+        sandwich: cheese, egg, jam; muffin: berry, banana, oat; bun: warm, sweet, onion; melon: ripe, juicy""",
     "dish: dish.look": """cup: blue, white, old; plate: painted, round, ivory; vase: tall, glass, green;
         teapot: old, brown, white; bowl: clay, round, glass; jug: heavy, blue""",
     "pet: pet.look": """kitten: tiny, white, orange; puppy: brown, hungry, small; bird: young, blue, injured;
         lamb: woolly, white, lost; turtle: old, slow, green; pony: small, spotted, brown""",
     "wrap: wrap.look": "box: pink, green, flat, gold; bag: paper, yellow, silk; basket: round, straw, open",
-    "place/where: spot": """park/in the park: under a bench, behind a tree, beside the swings, near the fountain;
+    "place/where: spot": """park/in the park: under a bench, behind a tree, beside the swings, on the steps;
         beach/at the beach: behind a rock, under a towel, next to a sandcastle, on the pier;
         forest/in the forest: under a fern, behind a log, beside a stream, between two oaks;
         garden/in the garden: under a rose bush, behind the shed, near the gate, among the tulips;
-        farm/on the farm: behind the barn, under a cart, beside the haystack, next to the hen house;
+        farm/on the farm: behind the barn, under a cart, beside the haystack, near the hen house;
         river/by the river: on the bank, under the bridge, among the reeds, near the mill;
         meadow/in the meadow: in the tall grass, beside a puddle, among the daisies;
         hill/on the hill: next to the windmill, behind a stone wall, under the pine trees;
@@ -93,8 +91,8 @@ WORDS = {
 
 STORY = """\
 [Once upon a time, there was|There once was|In a quiet town, there lived|Far away, there lived|\
-By the sea, there was|Not long ago, there was] [a little|a kind|a clever|a cheerful|a shy|a curious|an eager|\
-a gentle|a lively|an honest|a polite|a busy|a merry|a quiet] {hero.kind} named {hero}.
+By the sea, there was|Not long ago, there was] [a little|a kind|a clever|a cheerful|a shy|a curious|\
+an eager|a gentle|a lively|an honest|a polite|a busy|a merry|a quiet] {hero.kind} named {hero}.
 {Hero.she} [loved|liked] to {hobby}[.| with {hero.his} {elder}.| all day long.]
 [One day|One morning|One afternoon|One sunny day|One Sunday|One windy day], {hero} [\
 could not find {hero.his} {toy.look} {toy}.
@@ -107,7 +105,7 @@ They [hurried|ran|walked] to the {place} and looked [carefully|everywhere|again]
 {A friend.kind} was [sitting|waiting|standing] {spot}, looking [lonely|sad|bored|shy].
 "My name is {friend}," [said|whispered|mumbled] the {friend.kind}.
 "Do you want to play with my {toy}?" asked {hero}.
-{friend} [nodded|laughed|jumped up], and they played until [the sun went down|it got dark|supper time].
+{friend} [nodded|laughed|agreed], and they played until [the sun set|it got dark|supper time].
 From then on, {hero} and {friend} were [good|best|true|dear] friends.\
 |remembered that it was {friend}'s birthday.
 {Hero.she} went to [the shop|the fair|a toy store|town] with {hero.his} {elder} and [found|bought|chose] \
@@ -118,13 +116,13 @@ At home, {hero.she} put the {toy} into {a wrap.look} {wrap}.
 "I always wanted {a toy.look} {toy}."\
 |packed {a food.look} {food} and went to the {place}.
 There {hero.she} met {friend}, who [was very hungry|had nothing to eat|had lost {friend.his} lunch].
-{hero} [cut|broke] the {food} in two and gave {friend.him} the [bigger|best|first] [piece|half].
+{hero} [cut|split] the {food} in two and gave {friend.him} the [bigger|best|first] [piece|half].
 They sat {spot} and [ate|chatted|laughed] together.
 "This is the best {food.look} {food} [I have ever had|in the world]," said {friend}.\
 |wanted to go to the {place} with {friend}, but {weather} kept them at home.
 They took some {stuff} and built a [big|grand|secret|strange] {craft}.
 "I am the {role} of this {craft}," said {hero}.
-"And I am [a dragon|a friendly ghost|the cook|a lost knight|a hungry wolf]!" [cried|roared|giggled] {friend}.
+"And I am [a dragon|a friendly ghost|the cook|a knight|a wolf]!" [cried|roared|giggled] {friend}.
 When the {weather} stopped, they did not even think of the {place}.\
 |decided to learn how to {skill}.
 {Hero.she} [tried hard|tried and tried|did {hero.his} best], but {hero.she} {slip}.
@@ -139,9 +137,9 @@ It was {a pet.look} {pet}, [hiding|shaking|crying] {spot}.
 {friend} came, too, and gave it a name: {petname}.
 Now {petname} and {hero} [play|rest|walk] {where} every [day|week|evening].\
 |came to the {fear} with {friend}.
-{Hero.she} was afraid of it and wanted to [turn back|go home|hide|run away].
+{hero} was afraid and wanted to [turn back|go home|hide|run away].
 But {friend}'s {toy.look} {toy} was on the other side.
-"[Please|Oh, please|Can you] help me get my {toy}," said {friend}.
+"[Please|Oh, please|Dear {hero}, please] help me get my {toy}," said {friend}.
 {hero} took a [deep|long|slow] breath and {dared} the {fear}.
 Soon {hero.she} came back with the {toy.look} {toy}.
 "You are [so|very|really] brave, {hero}!" said {friend}.\
@@ -158,9 +156,9 @@ The end.$]"""
 
 @dataclass(frozen=True)
 class Story:
-    """A story and what its symbols cost the ideal reader, who remembers everything. Equal texts are equal stories.
+    """A story and what its symbols cost the ideal reader who remembers everything. Equal texts are equal stories.
 
-    text: one line of printable ASCII. surprisal: float64 [len(text) + 1], nats; one a character, last for the end.
+    text: a line of printable ASCII. surprisal: float64 [len(text) + 1], nats, one a character, last for the end.
     """
 
     text: str
@@ -168,7 +166,7 @@ class Story:
 
 
 class Choice:
-    """Prefix-free candidate texts, their probabilities, and the surprisals in nats of each one's characters."""
+    """Prefix-free candidate texts, their probabilities, and the surprisals of their characters in nats."""
 
     def __init__(self, texts: Iterable[str], probabilities: Iterable[float]) -> None:
         self.texts, self.probabilities = list(texts), list(probabilities)
@@ -178,27 +176,26 @@ class Choice:
                 mass[text[:end]] = mass.get(text[:end], 0.0) + p
         for text, p in zip(self.texts, self.probabilities, strict=True):
             if mass[text] != p:
-                raise ValueError(f"{text!r} begins another candidate of its choice, too: make them prefix-free")
-        # The same candidates are summed in the same order, so a certain character costs 0 to the last bit.
-        self.surprisals = [[math.log(mass[t[:k]] / mass[t[: k + 1]]) for k in range(len(t))] for t in self.texts]
+                raise ValueError(f"{text!r} begins another candidate of its choice: make them prefix-free")
+        # Where one character is certain, M sums the same numbers before and after it: it costs exactly 0.
+        self.surprisals = [
+            [math.log(mass[text[:k]] / mass[text[: k + 1]]) for k in range(len(text))] for text in self.texts
+        ]
         self.bounds = [*accumulate(self.probabilities)][:-1]
 
 
-Rows = list[tuple[float, dict[str, str]]]  # weight, {form: text}
-
-
 class Table:
-    """The rows that may hold for the story: at first all of them, fewer after each slot that told something."""
+    """The rows that may hold in a story: all of them at first, fewer after a slot that told something."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+    def __init__(self, rows: list[tuple[float, dict[str, str]]]) -> None:
+        self.rows = rows  # (weight, {form: text})
         self._shown: dict[str, tuple[Choice, list[Table]]] = {}
         self._cases: dict[frozenset[str], dict[tuple[str, ...], float]] = {}
 
     def show(self, form: str) -> tuple[Choice, list[Table]]:
         """The candidates of slot {form}, and the table that is left after each of them."""
         if form not in self._shown:
-            groups: dict[str, Rows] = {}
+            groups: dict[str, list[tuple[float, dict[str, str]]]] = {}
             for weight, row in self.rows:
                 groups.setdefault(_text(form, row), []).append((weight, row))
             masses = [sum(weight for weight, _ in rows) for rows in groups.values()]
@@ -206,15 +203,16 @@ class Table:
             self._shown[form] = Choice(groups, [mass / sum(masses) for mass in masses]), left
         return self._shown[form]
 
-    def cases(self, forms: frozenset[str]) -> dict[tuple[str, ...], float]:
-        """What those of the forms that are this table's show together, with probabilities."""
-        if forms not in self._cases:
-            mine, cases = sorted(form for form in forms if _column(form) in self.rows[0][1]), {}
+    def cases(self, forms: Iterable[str]) -> dict[tuple[str, ...], float]:
+        """What this table's among the forms can show together, with probabilities."""
+        mine = frozenset(form for form in forms if _column(form) in self.rows[0][1])
+        if mine not in self._cases:
+            total, cases = sum(weight for weight, _ in self.rows), {}
             for weight, row in self.rows:
-                texts = tuple(_text(form, row) for form in mine)
-                cases[texts] = cases.get(texts, 0.0) + weight
-            self._cases[forms] = {texts: weight / sum(cases.values()) for texts, weight in cases.items()}
-        return self._cases[forms]
+                texts = tuple(_text(form, row) for form in sorted(mine))
+                cases[texts] = cases.get(texts, 0.0) + weight / total
+            self._cases[mine] = cases
+        return self._cases[mine]
 
 
 def _column(form: str) -> str:
@@ -236,21 +234,22 @@ def ranked(count: int) -> list[float]:
 
 def word_table(forms: str, words: str) -> Table:
     """An entry of WORDS as a table: the heads are ranked, and so are the tails of each head."""
-    rows, heads = [], re.split(r";\s*", words)
-    for head_p, (head, _, tails) in zip(ranked(len(heads)), (h.partition(": ") for h in heads), strict=True):
+    rows, entries = [], [entry.partition(": ") for entry in re.split(r";\s*", words)]
+    for head_p, (head, _, tails) in zip(ranked(len(entries)), entries, strict=True):
         for p, tail in zip(ranked(tails.count(",") + 1), tails.split(", "), strict=True):
-            rows.append((head_p * p, dict(zip(re.split("/|: ", forms), [*head.split("/"), tail], strict=False))))
+            texts = [*head.split("/"), tail]
+            rows.append((head_p * p, dict(zip(re.split("/|: ", forms), texts, strict=False))))
     return Table(rows)
 
 
 def cast_table() -> Table:
-    """Hero and friend, two characters: a friend is drawn as a hero is, from all but the hero."""
+    """Hero and friend, two characters: the friend is drawn as a hero is, from all but the hero."""
 
-    def role(prefix: str, row: dict[str, str]) -> dict[str, str]:
-        return {prefix: row["name"]} | {f"{prefix}.{form}": text for form, text in row.items()}
+    def play(role: str, character: dict[str, str]) -> dict[str, str]:
+        return {role: character["name"]} | {f"{role}.{form}": text for form, text in character.items()}
 
     pairs = permutations(word_table("kind/she/him/his: name", CHARACTERS).rows, 2)
-    return Table([(p * q / (1 - p), role("hero", hero) | role("friend", friend)) for (p, hero), (q, friend) in pairs])
+    return Table([(p * q / (1 - p), play("hero", a) | play("friend", b)) for (p, a), (q, b) in pairs])
 
 
 class Slot(NamedTuple):
@@ -259,18 +258,18 @@ class Slot(NamedTuple):
 
 class Fork(NamedTuple):
     lead: Choice  # the literal text that each branch begins with
-    rests: list[Parts]  # and what follows it
+    rests: list[list[str | Slot | Fork]]  # and what follows it
 
 
-Parts = list[str | Slot | Fork]  # a str is literal text or SENTENCE_END, which writes nothing
+Parts = list[str | Slot | Fork]  # a str is literal text, or SENTENCE_END, which writes nothing
 Memory = Literal["story", "sentence"]  # of the reader who remembers everything, of the forgetful one
 
 
 def parse(template: str) -> Parts:
     """The parts of a template; ValueError if its brackets do not match or a fork is not prefix-free."""
     stack: list[list[Parts]] = [[[]]]  # the branches so far of every fork still open, outermost first
-    for token in re.findall(r"[\[|\]\n]|\{[^{}]*\}|[^\[|\]\n{}]+", template) + ["END"]:
-        if (token in ("|", "]") and len(stack) == 1) or (token == "END" and len(stack) > 1):
+    for token in [*re.findall(r"[\[|\]\n]|\{[^{}]*\}|[^\[|\]\n{}]+", template), "END"]:
+        if (len(stack) == 1) == (token in ("|", "]")) or (len(stack) > 1 and token == "END"):
             raise ValueError("the brackets of the template do not match")
         if token == "[":
             stack.append([[]])
@@ -289,147 +288,59 @@ def parse(template: str) -> Parts:
 
 
 class Grammar:
-    """A template and its tables: writes stories, scores them, knows their entropy.
+    """A template, every story of which ends in `$`, with its tables: writes stories and scores them.
 
-    Every story of the template must end in `$`. A toy template, small enough to check by hand, works as well.
+    A toy template that can be checked by hand works as well as STORY.
     """
 
     def __init__(self, template: str, tables: Iterable[Table]) -> None:
         self.parts, self.tables = parse(template), list(tables)
-        self.table_of = {form: table for table in self.tables for form in table.rows[0][1]}
+        self.table_of = {column: table for table in self.tables for column in table.rows[0][1]}
 
-    def _pieces(
-        self, parts: Parts, pick: Callable[[Choice], int], left: dict[Table, Table], memory: Memory
-    ) -> Iterator[tuple[str, list[float]]]:
-        """Texts and their surprisals along the way that `pick` takes; `left` is what the reader knows."""
-        for part in parts:
-            if part == SENTENCE_END:
+    def _walk(self, pick: Callable[[Choice, str], int], memory: Memory) -> tuple[str, np.ndarray]:
+        """Text with END, and its surprisals, along the way of `pick(choice, text so far)`."""
+        text, surprisal = "", []
+        left: dict[Table, Table] = {}  # what the reader knows of each table
+        todo = self.parts[::-1]
+        while todo:
+            part = todo.pop()
+            if isinstance(part, Slot):
+                table = self.table_of[_column(part.form)]
+                choice, after = left.get(table, table).show(part.form)
+                index = pick(choice, text)
+                left[table] = after[index]
+            elif isinstance(part, Fork):
+                choice = part.lead
+                index = pick(choice, text)
+                todo += part.rests[index][::-1]
+            elif part == SENTENCE_END:
                 if memory == "sentence":
                     left.clear()
-            elif isinstance(part, str):
-                yield part, [0.0] * len(part)
+                continue
             else:
-                if isinstance(part, Slot):
-                    table = self.table_of[_column(part.form)]
-                    choice, after = left.get(table, table).show(part.form)
-                else:
-                    choice, after = part
-                index = pick(choice)
-                yield choice.texts[index], choice.surprisals[index]
-                if isinstance(part, Slot):
-                    left[table] = after[index]
-                else:
-                    yield from self._pieces(after[index], pick, left, memory)
+                choice, index = _certain(part), 0
+            text += choice.texts[index]
+            surprisal += choice.surprisals[index]
+        return text, np.array(surprisal)
 
     def write(self, generator: np.random.Generator) -> Story:
         """One story; each choice between two candidates or more takes one uniform number."""
-        pieces = [*self._pieces(
-            self.parts, lambda c: bisect_right(c.bounds, generator.random()) if c.bounds else 0, {}, "story"
-        )]  # fmt: skip
-        surprisal = np.array([cost for _, costs in pieces for cost in costs])
-        return Story("".join(text for text, _ in pieces).removesuffix(END), surprisal)
+
+        def draw(choice: Choice, _: str) -> int:
+            return bisect_right(choice.bounds, generator.random()) if choice.bounds else 0
+
+        text, surprisal = self._walk(draw, "story")
+        return Story(text.removesuffix(END), surprisal)
 
     def surprisal(self, text: str, memory: Memory) -> np.ndarray:
         """What each character and the end cost, float64 [len(text) + 1]; ValueError for a text of no story."""
-        told, surprisal = "", []
 
-        def match(choice: Choice) -> int:
-            return next((k for k, t in enumerate(choice.texts) if (text + END).startswith(t, len(told))), 0)
+        def match(choice: Choice, told: str) -> int:
+            whole, at = text + END, len(told)
+            return next((k for k, candidate in enumerate(choice.texts) if whole.startswith(candidate, at)), 0)
 
-        for piece, costs in self._pieces(self.parts, match, {}, memory):
-            told += piece
-            surprisal += costs
+        told, surprisal = self._walk(match, memory)
         if told != text + END:
-            known = commonprefix([told, text])
-            raise ValueError(f"not a story of this grammar, which cannot go on like {text[len(known):][:40]!r}")
-        return np.array(surprisal)
-
-    def moments(self, memory: Memory) -> tuple[float, float, int]:
-        """Mean surprisal of a story in nats, its mean number of symbols, and (for memory "story") how many exist."""
-        States = dict[frozenset[str], tuple[float, int]]  # forms shown: probability, number of ways through forks
-
-        def follow(parts: Parts, states: States) -> tuple[float, float, States]:
-            entropy = length = 0.0
-            for part in parts:
-                total, moved = sum(p for p, _ in states.values()), []
-                if isinstance(part, Fork):
-                    entropy += total * _entropy(part.lead.probabilities)
-                    for text, share, rest in zip(part.lead.texts, part.lead.probabilities, part.rests, strict=True):
-                        h, n, ends = follow(rest, {known: (share * p, ways) for known, (p, ways) in states.items()})
-                        entropy, length = entropy + h, length + n + total * share * len(text)
-                        moved += ends.items()
-                elif isinstance(part, Slot):
-                    cases = self.table_of[_column(part.form)].cases
-                    length += total * sum(p * len(text) for (text,), p in cases(frozenset({part.form})).items())
-                    for known, state in states.items():
-                        before, now = cases(known), cases(known | {part.form})
-                        if news := len(now) > len(before):
-                            entropy += state[0] * (_entropy(now.values()) - _entropy(before.values()))
-                        moved.append((known | {part.form} if news else known, state))
-                elif part == SENTENCE_END and memory == "sentence":
-                    moved = [(frozenset(), state) for state in states.values()]
-                else:
-                    length += total * len(part.replace(SENTENCE_END, ""))
-                    moved = states.items()
-                states = {}
-                for known, (p, ways) in moved:
-                    p_before, ways_before = states.get(known, (0.0, 0))
-                    states[known] = p_before + p, ways_before + ways
-            return entropy, length, states
-
-        entropy, length, states = follow(self.parts, {frozenset(): (1.0, 1)})
-        count = [math.prod([ways, *(len(t.cases(known)) for t in self.tables)]) for known, (_, ways) in states.items()]
-        return entropy, length, sum(count)
-
-
-def _entropy(probabilities: Iterable[float]) -> float:
-    return -sum(p * math.log(p) for p in probabilities)
-
-
-@cache
-def grammar() -> Grammar:
-    """The grammar of the built-in stories."""
-    return Grammar(STORY, [cast_table(), *(word_table(forms, words) for forms, words in WORDS.items())])
-
-
-@cache
-def _moments(memory: Memory) -> tuple[float, float, int]:
-    return grammar().moments(memory)
-
-
-def write_stories(count: int, seed: int) -> list[Story]:
-    """The first `count` stories of this seed: a larger count gives the same ones and more."""
-    if count < 0:
-        raise ValueError(f"count is {count}: ask for 0 stories or more")
-    generator = np.random.Generator(np.random.PCG64(seed))
-    return [grammar().write(generator) for _ in range(count)]
-
-
-def story_entropy() -> float:
-    """Entropy of a story in nats, in closed form: the mean of `story.surprisal.sum()`."""
-    return _moments("story")[0]
-
-
-def expected_characters() -> float:
-    """Mean of `len(story.text)`, in closed form."""
-    return _moments("story")[1] - 1
-
-
-def distinct_stories() -> int:
-    """How many different stories there are."""
-    return _moments("story")[2]
-
-
-def exact_floor() -> float:
-    """Nats per symbol to predict (the end is one) of the reader who remembers everything: no mean loss is lower."""
-    return story_entropy() / (expected_characters() + 1)
-
-
-def forgetful_floor() -> float:
-    """Nats per symbol to predict of the forgetful reader, in closed form."""
-    return _moments("sentence")[0] / (expected_characters() + 1)
-
-
-def forgetful_surprisal(story: Story) -> np.ndarray:
-    """What each character and the end cost the forgetful reader, in nats, float64 [len(story.text) + 1]."""
-    return grammar().surprisal(story.text, "sentence")
+            rest = text[len(commonprefix([told, text])) :]
+            raise ValueError(f"not a story of this grammar, which cannot go on like {rest[:40]!r}")
+        return surprisal

@@ -11,18 +11,15 @@ give the same losses to the last bit, also if the run was killed and resumed on 
     last.safetensors    the weights now, AdamW's moments, the random state; where the run stands, in its header
 """
 
-import contextlib
 import math
-import os
-import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -30,6 +27,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .checkpoints import (
+    BEST,
+    CONFIG,
+    CURVE,
+    LAST,
+    TOKENIZER,
     Row,
     check_tokenizer,
     fill,
@@ -41,7 +43,8 @@ from .checkpoints import (
     write_tensors,
     write_whole,
 )
-from .data import IGNORED, PAD, Corpus, batch, load_corpus
+from .data import IGNORED, PAD, Corpus, batch, load_corpus, save_tokenizer
+from .machine import Interrupted, device_name, held_interrupts, own_folder, own_settings, pick_device
 from .model import ModelConfig, Transformer, scheme_options
 from .settings import CheckpointError, RunConfig, TrainConfig, TrainError
 
@@ -62,10 +65,6 @@ __all__ = [
 ]
 
 SOME_CHUNKS = 256  # validation chunks enough for a curve, where no floor asks for all of them
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during training: the run is saved, and the message says how to go on."""
 
 
 @dataclass(frozen=True)
@@ -131,24 +130,6 @@ def evaluate(
     return total / count
 
 
-def pick_device(name: str) -> torch.device:
-    """The torch device of that name; "auto" is CUDA if there is one, else Apple's MPS, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError):  # which one depends on the device and torch's build
-        raise TrainError(f"Torch cannot use a device {name!r} on this computer; --device cpu always works.") from None
-    return torch.device(name)
-
-
-def device_name(device: torch.device) -> str:
-    """The device in words: "cpu with 2 threads", "cuda (NVIDIA …)"."""
-    if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"cpu with {torch.get_num_threads()} thread(s)" if device.type == "cpu" else str(device)
-
-
 # ------------------------------------------------------------------------------------------------- the loop
 
 
@@ -195,7 +176,7 @@ class Run:
         p.tokens += int((targets != IGNORED).sum())
 
     def settle(self) -> float:
-        """Fetch the pending losses and bring the position up to date; the last loss. TrainError if one is not finite."""
+        """Fetch the pending losses into the position; returns the last one. TrainError if one is not finite."""
         p, losses = self.position, torch.stack(self.pending).tolist()
         for i, loss in enumerate(losses, p.step - len(losses) + 1):
             if not math.isfinite(loss):
@@ -247,21 +228,21 @@ class Run:
     def resume(self) -> None:
         """Take up a saved run; raises CheckpointError if it was another one, or its files are damaged."""
         path = self.folder / LAST
-        _, tokenizer, saved = read_folder(self.folder)
+        saved, tokenizer = read_folder(self.folder)
         difference = saved.difference(self.config)
         if difference:
             raise CheckpointError(
-                f"{self.folder} holds a run with {difference}: choose another folder with --out, or start over with --fresh."
+                f"{self.folder} holds a run with {difference}: choose another --out, or start over with --fresh."
             )
         tensors, header = read_tensors(path)
         check_tokenizer(self.folder, header, tokenizer)
         if header["corpus"] != self.corpus.hash:
-            raise CheckpointError(f"{self.folder} was trained on other text; bring that back, or start over with --fresh.")
+            raise CheckpointError(f"{self.folder} was trained on other text; choose another --out, or use --fresh.")
         self.position = Position(**header["position"])
         if self.position.step > self.recipe.steps:
             raise CheckpointError(
-                f"{self.folder} is already at step {self.position.step}, beyond {self.recipe.steps}; ask for more steps, "
-                "or start over with --fresh."
+                f"{self.folder} is already at step {self.position.step}, beyond {self.recipe.steps}; ask for more "
+                "steps, or start over with --fresh."
             )
         rng = tensors.pop("rng")
         moments = {name: tensors.pop(name) for name in list(tensors) if name.startswith("optimizer.")}
@@ -294,65 +275,6 @@ class Run:
         )
 
 
-@contextlib.contextmanager
-def own_settings(recipe: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Threads, random state and (on a CPU) deterministic kernels as the recipe wants them; afterwards as they were."""
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    filling = torch.utils.deterministic.fill_uninitialized_memory
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            torch.manual_seed(recipe.seed)
-            torch.set_num_threads(recipe.threads or threads)
-            if device.type == "cpu":  # on a GPU the quick kernels differ in the last bits, and we let them
-                torch.use_deterministic_algorithms(True)
-                torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, and slow
-            yield
-        finally:
-            torch.use_deterministic_algorithms(strict)
-            torch.utils.deterministic.fill_uninitialized_memory = filling
-            torch.set_num_threads(threads)
-
-
-@contextlib.contextmanager
-def held_interrupts() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into a set event, so that it never falls in the middle of a step; the second one raises.
-
-    Where Python delivers no signals (outside the main thread) or Ctrl-C is switched off, nothing changes.
-    """
-    asked = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
-        yield asked
-        return
-
-    def hold(*_: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-        os.write(2, b"\nStopping when the step is done and saved; Ctrl-C again stops at once.\n")
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
-    """The folder exists, and no other process trains in it. TrainError if that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / "lock", timeout=0):
-            for stale in folder.glob(".*.tmp"):  # of a process that was killed while it saved
-                stale.unlink()
-            yield
-    except filelock.Timeout:
-        raise TrainError(f"Another process is training in {folder}; choose another folder with --out.") from None
-    except OSError as error:
-        raise TrainError(f"Cannot use {folder} as a run's folder ({error.strerror}); choose another with --out.") from None
-
-
 def check_model(config: ModelConfig) -> None:
     """Raise ConfigError for a scheme or options that cannot work, before any text is prepared."""
     kind, options = scheme_options(config.scheme, config.options)
@@ -378,7 +300,7 @@ def train(
         corpus = load_corpus(config.data, progress)
     config = config.fitted(corpus)
     folder = Path(recipe.out)
-    with own_folder(folder), own_settings(recipe, device), held_interrupts() as asked:
+    with own_folder(folder), own_settings(device, recipe.seed, recipe.threads), held_interrupts() as asked:
         run = Run(config, corpus, device)
         if resume and (folder / LAST).exists():
             run.resume()
@@ -398,17 +320,38 @@ def loop(
     r, p = run.recipe, run.position
     report_every = 1 if run.device.type == "cpu" else 10  # asking a GPU for its loss makes it wait
     if progress:
-        m = run.config.model
-        start = f"going on from step {p.step}" if p.step else "from scratch"
-        tqdm.write(
-            f"{m.scheme}, {m.layers} layers, width {m.width}, {run.parameters:,} parameters, on "
-            f"{device_name(run.device)}; {start}, in {run.folder}",
-            file=sys.stderr,
-        )
+        m, start = run.config.model, f"going on from step {p.step}" if p.step else "from scratch"
+        sizes = f"{m.scheme}: {m.layers} layers of width {m.width}, {run.parameters:,} parameters"
+        tqdm.write(f"{sizes}, on {device_name(run.device)}; {start}, in {run.folder}", file=sys.stderr)
+
+    def evaluation() -> None:
+        row = run.evaluate()
+        if on_eval is not None:
+            on_eval(row, run.model)
+
     quiet = {} if progress else {"disable": True}  # never disable=False: it would overrule TQDM_DISABLE
     with tqdm(total=r.steps, initial=p.step, desc=run.config.model.scheme, unit="step", **quiet) as bar:
-        while True:
-            if (p.step % r.eval_every == 0 or p.step == r.steps) and not (run.rows and run.rows[-1].step == p.step):
-                row = run.evaluate()
-                if on_eval is not None:
-                    on_eval(row, run.model)
+        if not run.rows:
+            evaluation()
+        since, tokens = time.perf_counter(), p.tokens  # for the speed without evaluations
+        while p.step < r.steps and not asked.is_set():
+            run.step()
+            due = [p.step == r.steps or p.step % every == 0 for every in (r.eval_every, r.save_every or r.eval_every)]
+            if any(due) or p.step % report_every == 0:
+                loss, speed = run.settle(), (p.tokens - tokens) / (time.perf_counter() - since)
+                told = f"loss {loss:.3f}, validation {run.rows[-1].valid_loss:.3f}, {speed:,.0f} tokens/s"
+                bar.set_postfix_str(told, refresh=False)
+            if due[0]:
+                evaluation()
+            if due[1]:
+                run.save()
+            if any(due):
+                since, tokens = time.perf_counter(), p.tokens
+            bar.update()
+    if asked.is_set():
+        if run.pending:
+            run.settle()
+        run.save()
+        raise Interrupted(
+            f"Stopped at step {p.step} of {r.steps} and saved in {run.folder}; the same command goes on from there."
+        )

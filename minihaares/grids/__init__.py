@@ -1,0 +1,1 @@
+"""The grids of runs behind the book's tables; `experiments.read_grid` reads them."""
