@@ -132,11 +132,12 @@ class CompletedReads(torch.autograd.Function):
     """All R reads of a block over its S finished sources [..., d].
 
     keys [R, d] are query ⊙ gain; bias [R] (or None) is added to the scores of details, which stand at places 2, 4, …
-    Gives the softmax mixtures [..., R, d] and the log-sum-exp of their scores [..., R].
+    Gives the softmax mixtures [..., R, d], the log-sum-exp of their scores [..., R], and the weights [n, S, R] over n
+    tokens, through which no gradient flows.
     """
 
     @staticmethod
-    def forward(ctx: Any, eps: float, keys: Tensor, bias: Tensor | None, *sources: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, eps: float, keys: Tensor, bias: Tensor | None, *sources: Tensor) -> tuple[Tensor, ...]:
         V = torch.stack(sources, dim=-2).flatten(0, -3)  # [n, S, d]; gone when this call returns
         rho = torch.rsqrt(mean_square(V) + eps)[..., None]
         z = (V @ keys.T).mul_(rho)
@@ -146,18 +147,23 @@ class CompletedReads(torch.autograd.Function):
         w = z.sub_(lse[:, None]).exp_()
         ctx.save_for_backward(keys, w, rho, *sources)
         ctx.biased = bias is not None
+        ctx.mark_non_differentiable(w)
+        ctx.set_materialize_grads(False)
         shape = sources[0].shape[:-1]
-        return (w.mT @ V).unflatten(0, shape), lse.unflatten(0, shape)
+        return (w.mT @ V).unflatten(0, shape), lse.unflatten(0, shape), w
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, g_lse: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor, g_lse: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         keys, w, rho, *sources = ctx.saved_tensors
         with torch.autocast(g.device.type, enabled=False):
             V = torch.stack(sources, dim=-2).flatten(0, -3)
-            g, g_lse = g.flatten(0, -3), g_lse.flatten(0, -2)
+            g = g.flatten(0, -3)
             gw = V @ g.mT
-            dz = gw.sub_((w * gw).sum(1, keepdim=True)).add_(g_lse[:, None]).mul_(w)
+            dz = gw.sub_((w * gw).sum(1, keepdim=True))
+            if g_lse is not None:  # a block of one event has no active read that would use it
+                dz.add_(g_lse.flatten(0, -2)[:, None])
+            dz.mul_(w)
             d_bias = dz[:, 2::2].sum((0, 1)) if ctx.biased else None
             pull = (dz * (V @ keys.T)).sum(-1, keepdim=True).mul_(rho.pow(3)).div_(-V.shape[-1])
             dz.mul_(rho)
@@ -170,23 +176,21 @@ class ActiveRead(torch.autograd.Function):
     """One read: a finished mixture o [..., d] with its log-sum-exp [...], joined by the active block's (C, D̂) or C.
 
     P, M [..., d] are the block's half totals, one of them None while empty; key [d] is query ⊙ gain; bias, the
-    detail's offset, is a 0-d tensor or None. Gives the mixture [..., d].
+    detail's offset, is a 0-d tensor or None. Gives the mixture h [..., d].
+
+    The backward pass needs h, and so does that of the norm behind it. It is saved once for both; or, if `parts` gives
+    the weights [..., S] and the S sources that o was mixed from, not at all: both then ask `rebuilt` for it.
     """
 
     @staticmethod
     def forward(
         ctx: Any, settings: ReadSettings, key: Tensor, bias: Tensor | None, o: Tensor, lse: Tensor,
-        P: Tensor | None, M: Tensor | None,
+        P: Tensor | None, M: Tensor | None, *parts: Tensor,
     ) -> Tensor:  # fmt: skip
-        if P is None or M is None:
-            only = P if M is None else M
-            ms_C = ms_D = mean_square(only)
-            q_C = only @ key
-            q_D = q_C if M is None else -q_C
-        else:
-            ms_C, ms_D = mean_square(P + M), mean_square(P - M)  # each small norm from the small vector itself
-            q_P, q_M = P @ key, M @ key
-            q_C, q_D = q_P + q_M, q_P - q_M
+        C, D, sign = _raw_pair(P, M)
+        ms_C, q_C = mean_square(C), C @ key
+        # What is small is measured on the small vector itself: P·key − M·key would drown in rounding where P ≈ M.
+        ms_D, q_D = (ms_C, sign * q_C) if D is None else (mean_square(D), D @ key)
         rho_C = torch.rsqrt(ms_C + settings.key_eps)
         scores, a, rho_D = [lse, rho_C * q_C], None, None
         if settings.paired:
@@ -196,39 +200,68 @@ class ActiveRead(torch.autograd.Function):
             rho_D = a * torch.rsqrt(a * a * ms_D + settings.key_eps)  # of the raw D: RMSNorm(aD) = rho_D D
             scores.append(torch.addcmul(bias, rho_D, q_D))
         w = torch.softmax(torch.stack(scores, dim=-1), dim=-1)
-        h = o * w[..., :1]
-        for half, c in zip((P, M), _half_weights(w, a), strict=True):
-            if half is not None:
-                h.addcmul_(half, c[..., None])
-        ctx.save_for_backward(key, h, P, M, w, a, rho_C, rho_D, q_C, q_D)
+        h = _join(o, P, M, w, a)
+        ctx.rebuilds = bool(parts)
+        ctx.save_for_backward(key, None if parts else h, P, M, w, a, rho_C, rho_D, q_C, q_D, *parts)
         return h
+
+    @staticmethod
+    def rebuilt(ctx: Any) -> Tensor:
+        """The mixture h, made again from the sources."""
+        _, _, P, M, w, a, _, _, _, _, weights, *sources = ctx.saved_tensors
+        return _join(mix(weights.unbind(-1), sources), P, M, w, a)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        key, h, P, M, w, a, rho_C, rho_D, q_C, q_D = ctx.saved_tensors
+        key, h, P, M, w, a, rho_C, rho_D, q_C, q_D, *parts = ctx.saved_tensors
         with torch.autocast(g.device.type, enabled=False):
-            g_h, g_P, g_M = dot(g, h), dot(g, P) if P is not None else 0.0, dot(g, M) if M is not None else 0.0
-            dz_C = w[..., 1] * (g_P + g_M - g_h)
+            h = ActiveRead.rebuilt(ctx) if h is None else h
+            C, D, sign = _raw_pair(P, M)
+            g_h, g_C = dot(g, h), dot(g, C)
+            dz_C = w[..., 1] * (g_C - g_h)
             s_C = dz_C * rho_C
             t_C = s_C * q_C * rho_C.square() / -g.shape[-1]
-            d_lse, d_bias, s_P, s_M, t_same, t_cross = -dz_C, None, s_C, s_C, t_C, t_C
+            c_C, d_lse, d_bias = w[..., 1], -dz_C, None
             if a is not None:
-                dz_D = w[..., 2] * (a * (g_P - g_M) - g_h)
+                dz_D = w[..., 2] * (a * (sign * g_C if D is None else dot(g, D)) - g_h)
                 s_D = dz_D * rho_D
                 t_D = s_D * q_D * rho_D.square() / -g.shape[-1]
-                d_lse, d_bias = d_lse - dz_D, dz_D.sum()
-                s_P, s_M, t_same, t_cross = s_C + s_D, s_C - s_D, t_C + t_D, t_C - t_D
-            d_key, grads = torch.zeros_like(key), []
-            halves = ((P, M, s_P), (M, P, s_M))
-            for (half, other, s), c in zip(halves, _half_weights(w, a), strict=True):
-                if half is None:
-                    grads.append(None)
-                    continue
-                d = (g * c[..., None]).addcmul_(s[..., None], key).addcmul_(half, t_same[..., None])
-                grads.append(d if other is None else d.addcmul_(other, t_cross[..., None]))
-                d_key = torch.addmv(d_key, half.flatten(0, -2).T, s.flatten())
-        return None, d_key, d_bias, g * w[..., :1], d_lse, *grads
+                c_D, d_lse, d_bias = a * w[..., 2], d_lse - dz_D, dz_D.sum()
+            if D is None:  # one half alone: C is it, and D is ± it
+                if a is not None:
+                    c_C, s_C, t_C = c_C + sign * c_D, s_C + sign * s_D, t_C + t_D
+                d_C = _pull(g, key, C, c_C, s_C, t_C)
+                halves = (d_C, None) if M is None else (None, d_C)
+            else:
+                d_C = _pull(g, key, C, c_C, s_C, t_C)
+                d_D = _pull(g, key, D, c_D, s_D, t_D) if a is not None else 0.0
+                halves = (d_C + d_D, d_C - d_D)
+            d_key = C.flatten(0, -2).T @ s_C.flatten()
+            if D is not None and a is not None:
+                d_key.addmv_(D.flatten(0, -2).T, s_D.flatten())
+        return None, d_key, d_bias, g * w[..., :1], d_lse, *halves, *(None for _ in parts)
+
+
+def _raw_pair(P: Tensor | None, M: Tensor | None) -> tuple[Tensor, Tensor | None, int]:
+    """C and D of an active block; while one half is empty D is None, and C times the sign that is given as well."""
+    if M is None:
+        return P, None, 1
+    return (M, None, -1) if P is None else (P + M, P - M, 0)
+
+
+def _pull(g: Tensor, key: Tensor, x: Tensor, c: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    """The gradient c g + s key + t x of one source x [..., d], with scalars c, s, t [...] per token."""
+    return (g * c[..., None]).addcmul_(s[..., None], key).addcmul_(x, t[..., None])
+
+
+def _join(o: Tensor, P: Tensor | None, M: Tensor | None, w: Tensor, a: Tensor | None) -> Tensor:
+    """The mixture of o and the half totals with weights w [..., 2 or 3] of (o, C, D̂)."""
+    h = o * w[..., :1]
+    for half, c in zip((P, M), _half_weights(w, a), strict=True):
+        if half is not None:
+            h.addcmul_(half, c[..., None])
+    return h
 
 
 def _half_weights(w: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -251,35 +284,52 @@ def totals(P: Tensor | None, M: Tensor | None) -> tuple[Tensor, Tensor]:
     return (M, -M) if P is None else (P + M, P - M)
 
 
-Finished = tuple[tuple[Tensor, Tensor], ...]
-"""For each read of a block still to come: the mixture of its finished sources, and their log-sum-exp."""
+class Finished(NamedTuple):
+    """What a read takes from its finished sources: their mixture o [..., d], log-sum-exp [...], weights [..., S]."""
+
+    mixture: Tensor
+    lse: Tensor
+    weights: Tensor
 
 
-def completed_reads(sources: tuple[Tensor, ...], keys: Tensor, bias: Tensor | None, eps: float) -> Finished:
-    """`CompletedReads`, a pair per read; a lone source is its own mixture."""
+def completed_reads(
+    sources: tuple[Tensor, ...], keys: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Finished, ...]:
+    """`CompletedReads`, read by read; a lone source is its own mixture."""
     if len(sources) > 1:
-        mixtures, lse = CompletedReads.apply(eps, keys, bias, *sources)
-        return tuple(zip(mixtures.unbind(-2), lse.unbind(-1), strict=True))
+        mixtures, lse, w = CompletedReads.apply(eps, keys, bias, *sources)
+        w = w.unflatten(0, lse.shape[:-1])
+        return tuple(map(Finished, mixtures.unbind(-2), lse.unbind(-1), w.unbind(-1)))
     (only,) = sources
     lse = (only * torch.rsqrt(only.square().mean(-1, keepdim=True) + eps)) @ keys.T
-    return tuple((only, z) for z in lse.unbind(-1))
+    one = lse.new_ones(()).expand(*lse.shape[:-1], 1)
+    return tuple(Finished(only, z, one) for z in lse.unbind(-1))
 
 
 class RMSNormFunction(torch.autograd.Function):
-    """x / RMS(x) ⊙ gain over the last axis, keeping x and one scalar per token."""
+    """x / RMS(x) ⊙ gain over the last axis, keeping one scalar per token and x, unless `read` (the node of an
+    `ActiveRead` that made x) can rebuild it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float, read: Any) -> Tensor:
         rho = torch.rsqrt(mean_square(x) + eps)[..., None]
-        ctx.save_for_backward(x, gain, rho)
+        ctx.read = read
+        ctx.save_for_backward(x if read is None else None, gain, rho)
         return (x * rho).mul_(gain)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, gain, rho = ctx.saved_tensors
+        x = ActiveRead.rebuilt(ctx.read) if x is None else x
         unit = x * rho
         d_gain = (g * unit).flatten(0, -2).sum(0)
         d_unit = g * gain
         pull = dot(d_unit, unit)[..., None].div_(-x.shape[-1])
-        return d_unit.addcmul_(unit, pull).mul_(rho), d_gain, None
+        return d_unit.addcmul_(unit, pull).mul_(rho), d_gain, None, None
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """x / RMS(x) ⊙ gain over the last axis (arXiv 1910.07467); x [..., d], gain [d]."""
+    node = x.grad_fn
+    return RMSNormFunction.apply(x, gain, eps, node if getattr(node, "rebuilds", False) else None)

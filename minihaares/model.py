@@ -82,7 +82,7 @@ class RMSNorm(nn.Module):
         self.gain, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return depth_read.RMSNormFunction.apply(x.to(self.gain.dtype), self.gain, self.eps)
+        return depth_read.rms_norm(x.to(self.gain.dtype), self.gain, self.eps)
 
 
 def rotary_table(start: int, length: int, config: ModelConfig, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,7 +236,7 @@ class RouterOptions:
     readout_details   whether the final read sees details too
     sign_seed    draws the signs of random_sign
     allow_leak   build a model with leaking rms_axes all the same, to look at the leak
-    read         how reads are computed: lean, or plain as the equations are written; the numbers are the same
+    read         how: lean; recompute (leaner: mixtures are not kept but rebuilt); plain (as the equations are written)
     """
 
     blocks: int | str | tuple[int, ...] = 4
@@ -258,7 +258,7 @@ class RouterOptions:
         choose("match", self.match, ("rms", "none"))
         choose("rms_axes", self.rms_axes, ("token", "time", "batch"))
         choose("bias", self.bias, ("learned", "fixed", "masked"))
-        choose("read", self.read, ("lean", "plain"))
+        choose("read", self.read, ("lean", "recompute", "plain"))
         if isinstance(self.blocks, str):
             choose("blocks", self.blocks, ("full",))
         elif not isinstance(self.blocks, int):
@@ -285,7 +285,7 @@ class Bank(NamedTuple):
 
     sources: tuple[Tensor, ...]
     active: tuple[Tensor | None, ...]
-    ahead: depth_read.Finished = ()
+    ahead: tuple[depth_read.Finished, ...] = ()
 
 
 class DepthRouter(Residual):
@@ -303,7 +303,7 @@ class DepthRouter(Residual):
         self.places = depth_read.places(config.events, options.blocks, options.detail, options.sign_seed)
         self.detailed = options.detail != "none" and options.bias != "masked"
         self.matches = options.match == "rms" and options.detail != "duplicate"  # a duplicate is C itself
-        self.lean = options.read == "lean" and options.rms_axes == "token"  # other axes are read plainly
+        self.lean = options.read != "plain" and options.rms_axes == "token"  # other axes are read plainly
         self.settings = depth_read.ReadSettings(self.detailed, self.matches, options.gamma, options.eps, self.key_eps)
         self.query = nn.Parameter(torch.zeros(sites, config.width))
         self.key_gain = nn.Parameter(torch.ones(sites, config.width)) if options.key_gain else None
@@ -355,10 +355,11 @@ class DepthRouter(Residual):
             if not self.lean:
                 sources = self.sources(state)
                 return depth_read.mix(self.weights(sources, event), sources), state
-            (o, lse), ahead = state.ahead[0], state.ahead[1:]
+            (o, lse, w), ahead = state.ahead[0], state.ahead[1:]
             if state.active != (None, None):
                 bias = self.detail_bias[event] if self.detailed else None
-                o = depth_read.ActiveRead.apply(self.settings, self.keys(event), bias, o, lse, *state.active)
+                parts = (w, *state.sources) if self.options.read == "recompute" else ()
+                o = depth_read.ActiveRead.apply(self.settings, self.keys(event), bias, o, lse, *state.active, *parts)
             return o.contiguous(), state._replace(ahead=ahead)
 
     def write(self, state: Bank, event: int, output: Tensor) -> Bank:
@@ -430,6 +431,11 @@ class Transformer(nn.Module):
                     if module.bias is not None:
                         module.bias.zero_()
         self.residual.prepare(self.sublayers)
+
+    def compile_sublayers(self) -> None:
+        """Run sublayers through torch.compile (it needs a compiler on the machine); the residual scheme stays eager."""
+        for sublayer in self.sublayers:
+            sublayer.compile(dynamic=False)
 
     def step(self, state: Any, event: int, rope: tuple[Tensor, Tensor], cache: KVCache | None = None) -> Any:
         """One event: read, compute, write."""
