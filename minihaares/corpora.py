@@ -10,6 +10,7 @@ they read, and have a fingerprint that changes with the text.
 
 import difflib
 import hashlib
+import logging
 import platform
 import re
 import sysconfig
@@ -29,6 +30,7 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".py")
 SMALL = 1 << 28  # bytes of text that are kept in memory rather than read again for every pass
 SPLIT_SEED = 42
 STORY_SEEDS = {"train": 42, "valid": 43}
+log = logging.getLogger(__name__)
 
 
 def find_text(
@@ -56,7 +58,7 @@ def find_text(
         return Stories(story_counts, record, limit)
     if corpus == "python-source":
         return Text(_standard_library(), record, limit, progress)
-    if Path(corpus).expanduser().exists():
+    if corpus and Path(corpus).expanduser().exists():
         return Text(_local(Path(corpus).expanduser()), record, limit, progress)
     known = (*BUILT_IN, *HUB)
     close = difflib.get_close_matches(corpus.lower(), known, n=2)
@@ -102,7 +104,10 @@ class Stories:
         forgetful reader. None if the tokenizer merges or does not know some characters: then these are not the
         symbols that are predicted."""
         valid = self.stories("valid")
-        if tokenizer.kind != "char" or any(tokenizer.unseen(story.text) for story in valid):
+        if tokenizer.kind != "char":
+            return None, None
+        if unseen := tokenizer.unseen("".join(story.text for story in valid)):
+            log.warning("No floor is given: the training stories never use %s. Write more of them.", "".join(unseen))
             return None, None
         symbols = sum(len(story.text) + 1 for story in valid)
         exact = sum(float(story.surprisal.sum()) for story in valid)
@@ -216,8 +221,11 @@ class Source:
         """Changes with every byte of the text, and with the place it is read from."""
         digest = hashlib.sha256(f"{self.place} {len(self.train)} {self.column}".encode())
         for path in [*self.train, *self.valid]:
-            with path.open("rb") as handle:
-                digest.update(hashlib.file_digest(handle, "sha256").digest())
+            try:
+                with path.open("rb") as handle:
+                    digest.update(hashlib.file_digest(handle, "sha256").digest())
+            except OSError as error:
+                raise DataError(f"{path} cannot be read ({error.strerror}): check it, or move it away.") from None
         return digest.hexdigest()
 
     def records(self, split: str, record: str) -> Iterator[str]:

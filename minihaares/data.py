@@ -209,19 +209,19 @@ def load_corpus(config: DataConfig, progress: bool = True) -> Corpus:
     root = config.cache_dir or os.environ.get("MINIHAARES_CACHE") or platformdirs.user_cache_path("minihaares")
     key = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
     folder = Path(root) / f"{text.name}-{config.tokenizer}-{key}"
-    corpus = _read_cache(folder, recipe)
-    if corpus is None:
-        try:
+    try:
+        corpus = _read_cache(folder, recipe)
+        if corpus is None:
             folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(folder / "lock"):  # of several processes one builds, the others wait for it
                 if not (corpus := _read_cache(folder, recipe)):
                     _build_cache(folder, recipe, text)
                     corpus = _read_cache(folder, recipe)
-        except OSError as error:
-            raise DataError(
-                f"The encoded text cannot be kept in {folder} ({error.strerror or error}): free some space, or name "
-                "another folder with --cache-dir or MINIHAARES_CACHE."
-            ) from error
+    except OSError as error:
+        raise DataError(
+            f"The encoded text cannot be kept in {folder} ({error.strerror or error}): free some space, or name "
+            "another folder with --cache-dir or MINIHAARES_CACHE."
+        ) from error
     if corpus is None:
         raise DataError(f"What was just written to {folder} does not read back: is the disk in order?")
     return corpus
@@ -324,9 +324,11 @@ def _check(tally: _Tally, split: str, recipe: dict[str, Any], text: Stories | Te
             f"{tally.longest - 1} or more, not {recipe['chunk'] - 1}."
         )
     if not tally.shape[0]:
+        needs = 2 if recipe["pad"] else recipe["chunk"]
+        advice = "" if recipe["pad"] else "a smaller --context, --remainder pad, or "
         raise DataError(
-            f"No {text.record} of the {split} text fills a chunk of {recipe['chunk']} tokens, the longest has "
-            f"{tally.longest}: use a smaller --context, --remainder pad, or longer text."
+            f"No {text.record} of the {split} text fills a chunk, which takes {needs} tokens; the longest has "
+            f"{tally.longest}: use {advice}longer text."
         )
 
 

@@ -5,6 +5,7 @@ w = softmax_s(q · RMSNorm(v_s) + bias). Everything here works per token: nothin
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,8 @@ def partition(events: int, blocks: int | str | tuple[int, ...]) -> list[int]:
     """Lengths of the contiguous blocks that cut `events` sublayers; raises ConfigError if they do not fit."""
     if blocks == "full":
         return [1] * events
+    if isinstance(blocks, bool):
+        raise ConfigError(f"blocks is {blocks}; give a number, full, or the block lengths.")
     if isinstance(blocks, int):
         if 1 <= blocks <= events and events % blocks == 0:
             return [events // blocks] * blocks
@@ -61,7 +64,7 @@ def places(events: int, blocks: int | str | tuple[int, ...], detail: str, sign_s
     found: list[Place] = []
     for block, length in enumerate(partition(events, blocks)):
         for offset in range(length):
-            heads = int(torch.randint(2, (), generator=coin))
+            heads = int(torch.randint(2, (), generator=coin, device="cpu"))
             sign = {
                 "half": 1 if offset < (length + 1) // 2 else -1,
                 "phase": 1 if len(found) % 2 == 0 else -1,
@@ -69,6 +72,11 @@ def places(events: int, blocks: int | str | tuple[int, ...], detail: str, sign_s
             }.get(detail, 1)
             found.append(Place(block, offset, length, sign))
     return found
+
+
+def full_precision(x: Tensor) -> AbstractContextManager:
+    """A stretch without autocast on the device of x."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def rms(x: Tensor, axes: str) -> Tensor:
@@ -156,7 +164,7 @@ class CompletedReads(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, g_lse: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         keys, w, rho, *sources = ctx.saved_tensors
-        with torch.autocast(g.device.type, enabled=False):
+        with full_precision(g):
             V = torch.stack(sources, dim=-2).flatten(0, -3)
             g = g.flatten(0, -3)
             gw = V @ g.mT
@@ -215,7 +223,7 @@ class ActiveRead(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         key, h, P, M, w, a, rho_C, rho_D, q_C, q_D, *parts = ctx.saved_tensors
-        with torch.autocast(g.device.type, enabled=False):
+        with full_precision(g):
             h = ActiveRead.rebuilt(ctx) if h is None else h
             C, D, sign = _raw_pair(P, M)
             g_h, g_C = dot(g, h), dot(g, C)

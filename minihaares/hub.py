@@ -78,12 +78,12 @@ def fetch(name: str, dataset: HubDataset, file: str, progress: bool) -> tuple[Pa
     breaks off, or sends something else than it promised."""
     from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url, utils
 
-    wanted = dict(repo_id=dataset.repo, filename=file, repo_type="dataset", revision=dataset.revision)
+    hub = os.environ.get("HF_ENDPOINT", constants.ENDPOINT)  # read now: the library reads it when it is imported
+    wanted = dict(repo_id=dataset.repo, filename=file, repo_type="dataset", revision=dataset.revision, endpoint=hub)
     try:
         return Path(hf_hub_download(**wanted, local_files_only=True)), "hub cache"
     except errors.LocalEntryNotFoundError:
         pass
-    hub = os.environ.get("HF_ENDPOINT", constants.ENDPOINT)
     otherwise = f"pass --data-dir with a copy of {dataset.repo}, or use --corpus stories."
     try:
         promised = get_hf_file_metadata(hf_hub_url(**wanted), timeout=HUB_SECONDS)

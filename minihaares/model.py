@@ -56,14 +56,10 @@ class ModelConfig:
         for name in ("vocab_size", "layers", "width", "heads", "ff", "max_context"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.width % self.heads:
-            good = [h for h in range(1, self.width + 1) if self.width % h == 0 and (self.width // h) % 2 == 0]
-            raise ConfigError(f"{self.heads} heads do not divide width {self.width}; heads can be one of {good}.")
-        if (self.width // self.heads) % 2:
-            raise ConfigError(
-                f"width {self.width} over {self.heads} heads gives heads of odd size {self.width // self.heads}, "
-                "which rotary positions cannot pair up; choose an even head size."
-            )
+        good = [h for h in range(1, self.width + 1) if self.width % (2 * h) == 0]  # rotary positions pair channels up
+        if self.heads not in good:
+            split = f"{self.heads} heads do not divide width {self.width} into heads of even size"
+            raise ConfigError(f"{split}; heads can be one of {good}." if good else f"{split}; choose an even width.")
 
     @property
     def events(self) -> int:
@@ -75,7 +71,7 @@ class ModelConfig:
 
 
 class RMSNorm(nn.Module):
-    """x / RMS(x) times a learned gain, over the last axis, in at least float32 (arXiv 1910.07467)."""
+    """x / RMS(x) times a learned gain, over the last axis, in the gain's dtype (arXiv 1910.07467)."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -300,8 +296,9 @@ class DepthRouter(Residual):
     def __init__(self, config: ModelConfig, options: RouterOptions, generator: torch.Generator) -> None:
         super().__init__()
         self.options, self.key_eps, sites = options, config.norm_eps, config.events + 1
-        self.places = depth_read.places(config.events, options.blocks, options.detail, options.sign_seed)
         self.detailed = options.detail != "none" and options.bias != "masked"
+        detail = options.detail if self.detailed else "none"
+        self.places = depth_read.places(config.events, options.blocks, detail, options.sign_seed)
         self.matches = options.match == "rms" and options.detail != "duplicate"  # a duplicate is C itself
         self.lean = options.read != "plain" and options.rms_axes == "token"  # other axes are read plainly
         self.settings = depth_read.ReadSettings(self.detailed, self.matches, options.gamma, options.eps, self.key_eps)
@@ -346,12 +343,12 @@ class DepthRouter(Residual):
             return Bank(sources, ())
         sites = slice(event, event + self.places[event].length)
         bias = self.detail_bias[sites] if self.detailed else None
-        with torch.autocast(sources[0].device.type, enabled=False):
+        with depth_read.full_precision(sources[0]):
             ahead = depth_read.completed_reads(sources, self.keys(sites), bias, self.key_eps)
         return Bank(sources, (None, None), ahead)
 
     def read(self, state: Bank, event: int) -> tuple[Tensor, Bank]:
-        with torch.autocast(state.sources[0].device.type, enabled=False):  # scores and sums stay float32
+        with depth_read.full_precision(state.sources[0]):  # scores and sums stay float32
             if not self.lean:
                 sources = self.sources(state)
                 return depth_read.mix(self.weights(sources, event), sources), state
@@ -380,7 +377,7 @@ class DepthRouter(Residual):
         sources = state.sources
         if self.detailed and not self.options.readout_details:
             sources = (sources[0], *sources[1::2])
-        with torch.autocast(sources[0].device.type, enabled=False):
+        with depth_read.full_precision(sources[0]):
             return depth_read.mix(self.weights(sources, len(self.places)), sources)
 
 
@@ -392,7 +389,7 @@ SCHEMES: dict[str, tuple[type[Residual], dict[str, Any]]] = {
     "block": (DepthRouter, {"detail": "none"}),
     "haares": (DepthRouter, {}),
 }
-"""A scheme's name, its class, and the options that make it what it is. `relatives` adds its own here."""
+"""A scheme's name, its class, and the options that make it what it is. `relatives` adds more."""
 
 
 def scheme_options(scheme: str, given: Mapping[str, Any]) -> tuple[type[Residual], Any]:
@@ -403,7 +400,10 @@ def scheme_options(scheme: str, given: Mapping[str, Any]) -> tuple[type[Residual
     for name in given:
         if name not in known:
             raise ConfigError(f"scheme {scheme} has no option {name!r}; it has {', '.join(sorted(known))}.")
-    return kind, kind.Options(**{**preset, **given})
+    try:
+        return kind, kind.Options(**{**preset, **given})
+    except TypeError as error:
+        raise ConfigError(f"scheme {scheme} cannot take {dict(given)}: {error}.") from None
 
 
 # --------------------------------------------------------------------------------------- the Transformer
@@ -450,7 +450,7 @@ class Transformer(nn.Module):
         rope = rotary_table(past, tokens.shape[1], self.config, embedding)
         state = self.residual.begin(embedding)
         for event in range(self.config.events):
-            if self.checkpointing and torch.is_grad_enabled():
+            if self.checkpointing and cache is None and torch.is_grad_enabled():
                 state = checkpoint(self.step, state, event, rope, use_reentrant=False)
             else:
                 state = self.step(state, event, rope, cache)
@@ -471,13 +471,15 @@ def generate(
 ) -> Tensor:
     """Continue tokens [B, T] by up to `max_new_tokens`; temperature 0 takes the likeliest token.
 
-    Rows that drew `stop_token` are filled with it; generation ends when all have. Raises ConfigError for an empty
-    prompt, a negative temperature, top_k < 1, or a length beyond the model's max_context.
+    Rows that drew `stop_token` are filled with it; generation ends when all have. Raises ConfigError for a
+    request that cannot be met.
     """
     if tokens.shape[1] == 0:
         raise ConfigError("the prompt is empty; give at least one token.")
     if temperature < 0 or (top_k is not None and top_k < 1):
         raise ConfigError("temperature must be at least 0 and top_k at least 1.")
+    if tokens.shape[1] + max_new_tokens > model.config.max_context:
+        raise ConfigError(f"prompt and {max_new_tokens} new tokens exceed max_context {model.config.max_context}.")
     cache = KVCache(tokens.shape[1] + max_new_tokens)
     done = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     new = tokens

@@ -320,7 +320,8 @@ def loop(
     r, p = run.recipe, run.position
     report_every = 1 if run.device.type == "cpu" else 10  # asking a GPU for its loss makes it wait
     if progress:
-        m, start = run.config.model, f"going on from step {p.step}" if p.step else "from scratch"
+        m = run.config.model
+        start = "finished before" if p.step == r.steps else f"going on from step {p.step}" if p.step else "from scratch"
         sizes = f"{m.scheme}: {m.layers} layers of width {m.width}, {run.parameters:,} parameters"
         tqdm.write(f"{sizes}, on {device_name(run.device)}; {start}, in {run.folder}", file=sys.stderr)
 
