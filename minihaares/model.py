@@ -58,7 +58,7 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         good = [h for h in range(1, self.width + 1) if self.width % (2 * h) == 0]  # rotary positions pair channels up
         if self.heads not in good:
-            split = f"{self.heads} heads do not divide width {self.width} into heads of even size"
+            split = f"{self.heads} heads do not divide width {self.width} into an even head size"
             raise ConfigError(f"{split}; heads can be one of {good}." if good else f"{split}; choose an even width.")
 
     @property
