@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from . import depth_read
+from .checkpoints import write_whole
 from .experiments import FULL_PRECISION, STORE, commit
 from .model import FAMILIES, ConfigError, ModelConfig, Transformer, choose, generate
 from .train import device_name, parameter_groups, pick_device
@@ -68,7 +69,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "depth": dict(layers=(12, 24, 48, 96), memory=False),
     "pocket": dict(family="pocket", layers=(48,), context=256, schemes=("standard", "block", "haares", "haares:plain")),
     "paper": dict(
-        layers=(48,), batch_size=16, context=512, rounds=4, schemes=("standard", "block", "haares", "block:plain", "haares:plain")
+        layers=(48,),
+        batch_size=16,
+        context=512,
+        rounds=4,
+        schemes=("standard", "block", "haares", "block:plain", "haares:plain"),
     ),
 }
 """Named settings. `paper` is its Table 13 at width 128; on a large GPU add `--family medium`."""
@@ -99,8 +104,8 @@ def loss_of(model: nn.Module, tokens: Tensor, autocast: bool = False) -> Tensor:
 def saved_bytes(model: Transformer, tokens: Tensor, autocast: bool = False) -> dict[str, int]:
     """Bytes the graph of one loss keeps for its backward pass, by what asked for them first.
 
-    Keys: norm, attention, mlp (inside sublayers, after their norm), depth (the residual scheme), head (with the loss). Each storage counts
-    once, at its full size; parameters and the tokens do not count.
+    Keys: norm, attention, mlp (inside sublayers, after their norm), depth (the residual scheme), head (with the
+    loss). Each storage counts once, at its full size; parameters and the tokens do not count.
     """
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers(), tokens)}
     held: dict[int, tuple[str, int, Tensor]] = {}  # the tensor too: a freed storage's address could come back
@@ -243,7 +248,8 @@ def run(config: BenchConfig) -> pd.DataFrame:
         for scheme, model in models.items():
             saved = saved_bytes(model, tokens, config.autocast)
             table[scheme] |= {"saved_mib": sum(saved.values()) / 2**20, "saved_depth_mib": saved["depth"] / 2**20}
-            table[scheme] |= {"gflop": flops(model, tokens) / 1e9, "parameters": sum(p.numel() for p in model.parameters())}
+            table[scheme]["gflop"] = flops(model, tokens) / 1e9
+            table[scheme]["parameters"] = sum(p.numel() for p in model.parameters())
         for work in config.work:
             times = interleaved({s: job(work, m, tokens, config) for s, m in models.items()}, config.rounds, device)
             for scheme, seconds in times.items():
@@ -265,7 +271,9 @@ def run(config: BenchConfig) -> pd.DataFrame:
 # --------------------------------------------------------------------------------------------- one read alone
 
 
-def read_jobs(batch: int = 4, context: int = 256, width: int = 512, finished: int = 7, reads: int = 12) -> dict[str, Callable[[], Any]]:
+def read_jobs(
+    batch: int = 4, context: int = 256, width: int = 512, finished: int = 7, reads: int = 12
+) -> dict[str, Callable[[], Any]]:
     """Jobs that make `reads` reads, forward and backward, over `finished` sources and an active pair.
 
     As in a HAARES block: the lean read shares its work on finished sources between the reads of a block, so one read
@@ -289,7 +297,8 @@ def read_jobs(batch: int = 4, context: int = 256, width: int = 512, finished: in
     def lean() -> None:
         keys = query * gain
         ahead = depth_read.completed_reads(tuple(bank), keys, bias, 1e-6)
-        done([depth_read.ActiveRead.apply(settings, keys[r], bias[r], a.mixture, a.lse, P, M) for r, a in enumerate(ahead)])
+        apply = depth_read.ActiveRead.apply
+        done([apply(settings, keys[r], bias[r], a.mixture, a.lse, P, M) for r, a in enumerate(ahead)])
 
     def plain() -> None:
         outputs = []
@@ -346,8 +355,6 @@ def keep(table: pd.DataFrame, settings: dict[str, Any], name: str, store: Path =
     store.mkdir(parents=True, exist_ok=True)
     if path.exists():
         table = pd.concat([pd.read_csv(path), table], ignore_index=True)
-    from .checkpoints import write_whole
-
     write_whole(path, lambda temporary: table.to_csv(temporary, index=False, float_format=FULL_PRECISION))
     return path
 
@@ -356,6 +363,3 @@ def preset(name: str) -> BenchConfig:
     """The settings called `name`; ConfigError if there are none."""
     choose("preset", name, PRESETS)
     return BenchConfig(**PRESETS[name])
-
-
-__all__ = ["BenchConfig", "PRESETS", "asdict", "flops", "interleaved", "keep", "preset", "run", "run_read", "saved_bytes"]

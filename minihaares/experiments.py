@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import os
 import platform
 import resource
 import subprocess
@@ -20,6 +19,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,13 @@ import filelock
 import numpy as np
 import pandas as pd
 import torch
+from tqdm import tqdm
 
 from .checkpoints import write_whole
 from .data import PAD, Corpus, DataConfig, Tokenizer, load_corpus
-from .model import FAMILIES, ModelConfig, scheme_options
+from .model import FAMILIES, ModelConfig, Transformer, scheme_options
 from .settings import FREE, RunConfig, TrainConfig
-from .train import train
+from .train import token_losses, train
 
 STORE = Path("figures/data")
 FULL_PRECISION = "%.17g"  # so that a float survives the file
@@ -67,7 +68,8 @@ class Planned:
 
 def grid_names() -> list[str]:
     """The grids that come with the package."""
-    return sorted(p.name.removesuffix(".toml") for p in resources.files("minihaares.grids").iterdir() if p.name.endswith(".toml"))
+    files = (p.name for p in resources.files("minihaares.grids").iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def read_grid(name: str) -> list[Planned]:
@@ -82,14 +84,16 @@ def read_grid(name: str) -> list[Planned]:
     try:
         grid = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise GridError(f"There is no grid {name}; there are {', '.join(grid_names())}, or give a .toml file.") from None
+        known = ", ".join(grid_names())
+        raise GridError(f"There is no grid {name}; there are {known}, or give a .toml file.") from None
     except tomllib.TOMLDecodeError as error:
         raise GridError(f"{path} is not valid TOML: {error}.") from None
     planned = []
     for arm in grid.get("arm", []):
         unknown = set(arm) - {"name", "scheme", "options", "over", "layers", "seeds", "model", "data", "train"}
         if unknown or not {"name", "scheme"} <= set(arm):
-            raise GridError(f"{path}: an arm needs a name and a scheme, and has no {', '.join(sorted(unknown)) or 'more'}.")
+            wrong = f"has no {', '.join(sorted(unknown))}" if unknown else "needs a name and a scheme"
+            raise GridError(f"{path}: an arm {wrong}.")
         shared = {part: {**grid.get(part, {}), **arm.get(part, {})} for part in ("model", "data", "train")}
         family = FAMILIES[shared["model"].pop("family")] if "family" in shared["model"] else {}
         over = arm.get("over", {})
@@ -98,8 +102,9 @@ def read_grid(name: str) -> list[Planned]:
         ):
             options = {**arm.get("options", {}), **dict(zip(over, values, strict=True))}
             try:
-                model = ModelConfig(**{**family, **shared["model"], "layers": layers}, scheme=arm["scheme"], options=options)
-                run = RunConfig(model, DataConfig(**shared["data"]), TrainConfig(**{**shared["train"], "seed": seed}))
+                sizes = family | shared["model"] | {"layers": layers}
+                model = ModelConfig(**sizes, scheme=arm["scheme"], options=options)
+                run = RunConfig(model, DataConfig(**shared["data"]), TrainConfig(**shared["train"] | {"seed": seed}))
             except TypeError as error:
                 raise GridError(f"{path}, arm {arm['name']}: {error}.") from None
             label = arm["name"] + "".join(f" {key}={value}" for key, value in zip(over, values, strict=True))
@@ -149,8 +154,9 @@ def commit() -> str:
     """The checkout's commit, "+" added if files differ from it; "" where there is no checkout."""
     here = Path(__file__).resolve().parent
     try:
-        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        diff = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "."], cwd=here, capture_output=True)
+        ask = partial(subprocess.run, cwd=here, capture_output=True, text=True)
+        head = ask(["git", "rev-parse", "--short=12", "HEAD"], check=True)
+        diff = ask(["git", "diff", "--quiet", "HEAD", "--", "."])
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip() + ("+" if diff.returncode else "")
@@ -174,7 +180,9 @@ def record(planned: Planned, corpus: Corpus, started: str, store: Path) -> None:
         "tokenizer": d.tokenizer,
         "tokenizer_hash": corpus.tokenizer.hash,
         "context": d.context,
-        **{name: getattr(t, name) for name in ("batch_size", "lr", "steps", "eval_every", "eval_chunks", "seed", "data_seed")},
+        **{name: getattr(t, name) for name in ("batch_size", "lr", "steps", "eval_every", "eval_chunks")},
+        "seed": t.seed,
+        "data_seed": t.data_seed,
         "parameters": result.parameters,
         "tokens": result.tokens,
         "best_loss": result.best_loss,
@@ -215,29 +223,26 @@ def select(grid: list[Planned], only: str | None) -> list[Planned]:
     return found
 
 
+ALIKE = ("scheme", "options", "layers", "width", "ff", "context", "batch_size", "threads")  # runs of one speed
+
+
 def seconds_ahead(grid: list[Planned], store: Path = STORE) -> dict[str, float]:
     """Predicted seconds by run id: from recorded runs of the same model where there are any, else from timed steps."""
-    runs, speed = read_runs(store), {}
-    for p in grid:
-        m, t = p.config.model, p.config.train
-        key = (m.scheme, json.dumps(dict(m.options), sort_keys=True), m.layers, m.width, m.ff, p.config.data.context, t.batch_size)
+    runs, speed, ahead = read_runs(store), {}, {}
+    for planned in tqdm(grid, desc="timing", leave=False, file=sys.stderr):
+        m, t = planned.config.model, planned.config.train
+        options = json.dumps(dict(m.options), sort_keys=True)
+        threads = t.threads or torch.get_num_threads()
+        key = (m.scheme, options, m.layers, m.width, m.ff, planned.config.data.context, t.batch_size, threads)
         if key not in speed:
-            columns = ["scheme", "options", "layers", "width", "ff", "context", "batch_size"]
-            same = runs[(runs[columns] == key).all(axis=1)] if len(runs) else runs
-            speed[key] = (same["seconds"] / same["steps"]).median() if len(same) else time_step(p.config)
-    return {
-        p.id: speed[(p.config.model.scheme, json.dumps(dict(p.config.model.options), sort_keys=True), p.config.model.layers,
-                     p.config.model.width, p.config.model.ff, p.config.data.context, p.config.train.batch_size)]
-        * p.config.train.steps
-        for p in grid
-    }  # fmt: skip
+            same = runs[(runs[list(ALIKE)] == key).all(axis=1)] if len(runs) else runs
+            speed[key] = (same["seconds"] / same["steps"]).median() if len(same) else time_step(planned.config)
+        ahead[planned.id] = speed[key] * t.steps
+    return ahead
 
 
 def time_step(config: RunConfig, steps: int = 3) -> float:
     """Seconds a training step takes here, on random tokens: the quickest of a few, a tenth added for evaluations."""
-    from .model import Transformer
-    from .train import token_losses
-
     torch.set_num_threads(config.train.threads or torch.get_num_threads())
     model = Transformer(config.model)
     tokens = torch.randint(config.model.vocab_size, (config.train.batch_size, config.data.context + 1))
@@ -271,7 +276,9 @@ def _worker(planned: Planned, started: str, store: Path) -> None:
     record(planned, load_corpus(planned.config.data, progress=False), started, store)
 
 
-def run_grid(grid: list[Planned], folder: Path = Path("runs"), store: Path = STORE, data_dir: Path | None = None) -> int:
+def run_grid(
+    grid: list[Planned], folder: Path = Path("runs"), store: Path = STORE, data_dir: Path | None = None
+) -> int:
     """Do the runs that are missing, each in a process of its own (so that its peak memory is its own).
 
     Run folders lie in `folder` by id; runs another process has claimed are left to it. Gives the number of runs
@@ -280,14 +287,15 @@ def run_grid(grid: list[Planned], folder: Path = Path("runs"), store: Path = STO
     todo, finished, started = missing(grid, store), 0, commit()
     spawn = multiprocessing.get_context("spawn")
     for i, planned in enumerate(todo, 1):
-        home = folder / planned.id
-        config = planned.config
-        config = replace(config, train=replace(config.train, out=home), data=replace(config.data, data_dir=data_dir or config.data.data_dir))
+        home, config = folder / planned.id, planned.config
+        data = replace(config.data, data_dir=data_dir or config.data.data_dir)
+        config = replace(config, train=replace(config.train, out=home), data=data)
         with claimed(home) as ours:
             if not ours or planned.id in set(read_runs(store)["run"]):
                 continue
-            m, began = config.model, time.perf_counter()
-            print(f"[{i}/{len(todo)}] {planned.id} {planned.arm}, {m.layers} layers, seed {config.train.seed}", file=sys.stderr)
+            what = f"{planned.arm}, {config.model.layers} layers, seed {config.train.seed}"
+            print(f"[{i}/{len(todo)}] {planned.id} {what}", file=sys.stderr)
+            began = time.perf_counter()
             process = spawn.Process(target=_worker, args=(replace(planned, config=config), started, store))
             process.start()
             try:

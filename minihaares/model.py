@@ -471,8 +471,7 @@ def generate(
 ) -> Tensor:
     """Continue tokens [B, T] by up to `max_new_tokens`; temperature 0 takes the likeliest token.
 
-    Rows that drew `stop_token` are filled with it; generation ends when all have. Raises ConfigError for a
-    request that cannot be met.
+    Rows that drew `stop_token` are filled with it; generation ends when all have. Raises ConfigError if it cannot.
     """
     if tokens.shape[1] == 0:
         raise ConfigError("the prompt is empty; give at least one token.")
