@@ -7,12 +7,13 @@ storage a graph holds, once, parameters apart.
 
 import contextlib
 import itertools
+import math
 import multiprocessing
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from tqdm import tqdm
 
 from . import depth_read
@@ -158,9 +159,26 @@ def _labelled_verb(residual: nn.Module, verb: str, labels: list[str]) -> Iterato
         delattr(residual, verb)
 
 
+def _matvec_flops(matrix: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * math.prod(matrix)
+
+
+# What torch's counter leaves out on a CPU: attention, and products with a vector.
+UNCOUNTED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: (
+        sdpa_backward_flop_count(*shapes[:4])
+    ),
+    torch.ops.aten.mv: _matvec_flops,
+}
+
+
 def flops(model: Transformer, tokens: Tensor) -> int:
-    """Floating-point operations of matrix products in one forward and backward pass, as torch counts them."""
-    with FlopCounterMode(display=False) as counter:
+    """Floating-point operations of all products with matrices in one forward and backward pass, attention in full.
+
+    Attention is counted without regard to its mask, as torch does; element-wise work is not counted.
+    """
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         loss_of(model, tokens).backward()
     model.zero_grad(set_to_none=True)
     return counter.get_total_flops()

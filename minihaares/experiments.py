@@ -235,7 +235,7 @@ def seconds_ahead(grid: list[Planned], store: Path = STORE) -> dict[str, float]:
         threads = t.threads or torch.get_num_threads()
         key = (m.scheme, options, m.layers, m.width, m.ff, planned.config.data.context, t.batch_size, threads)
         if key not in speed:
-            same = runs[(runs[list(ALIKE)] == key).all(axis=1)] if len(runs) else runs
+            same = runs[(runs[list(ALIKE)] == list(key)).all(axis=1)] if len(runs) else runs
             speed[key] = (same["seconds"] / same["steps"]).median() if len(same) else time_step(planned.config)
         ahead[planned.id] = speed[key] * t.steps
     return ahead

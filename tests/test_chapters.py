@@ -240,6 +240,12 @@ def test_a_chapter_that_fails_keeps_its_notebook(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["01_bad.ipynb", "01_bad.py"]
 
 
+def test_only_tags_and_grading_go_from_source_to_notebook(tmp_path: Path):
+    source = tmp_path / "01_x.py"
+    source.write_text('# %% tags=["a"] editable=false\ndef f(): pass\n# %%\n1\n\n\n\n\n# %%\n2\n', encoding="utf-8")
+    assert [dict(cell.metadata) for cell in notebooks.from_source(source).cells] == [{"tags": ["a"]}, {}, {}]
+
+
 def test_cell_ids_survive_a_cell_put_in_front(tmp_path: Path):
     source = tmp_path / "01_x.py"
     source.write_text("# %%\n1\n\n# %%\n1\n\n# %%\n2\n", encoding="utf-8")

@@ -32,20 +32,35 @@ def plain_reads(
 
 
 def lean_reads(
-    bank: list[Tensor], P: Tensor | None, M: Tensor | None, keys: Tensor, bias: Tensor | None, match: bool, rebuild: bool = False
+    bank: list[Tensor],
+    P: Tensor | None,
+    M: Tensor | None,
+    keys: Tensor,
+    bias: Tensor | None,
+    match: bool,
+    rebuild: bool = False,
 ) -> list[Tensor]:
     """The same through `completed_reads` and `ActiveRead`."""
     how = depth_read.ReadSettings(bias is not None, match, GAMMA, EPS, EPS)
     ahead = depth_read.completed_reads(tuple(bank), keys, bias, EPS)
     return [
         depth_read.ActiveRead.apply(
-            how, keys[r], None if bias is None else bias[r], a.mixture, a.lse, P, M, *((a.weights, *bank) if rebuild else ())
+            how,
+            keys[r],
+            None if bias is None else bias[r],
+            a.mixture,
+            a.lse,
+            P,
+            M,
+            *((a.weights, *bank) if rebuild else ()),
         )
         for r, a in enumerate(ahead)
     ]
 
 
-def case(seed: int, finished: int, reads: int, halves: str, paired: bool, d: int = 6, dtype: torch.dtype = DOUBLE) -> dict:
+def case(
+    seed: int, finished: int, reads: int, halves: str, paired: bool, d: int = 6, dtype: torch.dtype = DOUBLE
+) -> dict:
     """Random inputs of a block's reads: an embedding and `finished` blocks, and half totals "P", "M" or "PM"."""
     draw = torch.Generator().manual_seed(seed)
 
@@ -131,7 +146,9 @@ def test_no_worse_than_plain_where_it_is_hard(name):
     inputs = case(5, 2, 3, "PM", True, d=8, dtype=torch.float32)
     inputs |= dict(P=P.requires_grad_(), M=M.requires_grad_())
     exact_inputs = {
-        k: [x.detach().double().requires_grad_() for x in v] if isinstance(v, list) else v.detach().double().requires_grad_()
+        k: [x.detach().double().requires_grad_() for x in v]
+        if isinstance(v, list)
+        else v.detach().double().requires_grad_()
         for k, v in inputs.items()
     }
     exact = plain_reads(**exact_inputs, match=True)
@@ -189,23 +206,29 @@ def test_strided_inputs_are_as_good():
 
 
 def test_nothing_is_kept_but_references_and_scalars():
-    """Vectors an active read keeps: its output (which the norm needs too), P and M; with `rebuild` not even the first."""
+    """An active read keeps its output (which the norm needs too), P and M; with `rebuild` not even the first."""
     inputs = case(6, 2, 1, "PM", True, d=1000)
     known = {x.untyped_storage().data_ptr() for x in leaves(inputs)}
     for rebuild, vectors in ((False, 1), (True, 0)):
         kept: dict[int, Tensor] = {}
+
+        def keep(x: Tensor, kept=kept) -> Tensor:
+            return kept.setdefault(x.untyped_storage().data_ptr(), x)
+
+        how = depth_read.ReadSettings(True, True, GAMMA, EPS, EPS)
+        key, bias = inputs["keys"][0], inputs["bias"][0]
         ahead = depth_read.completed_reads(tuple(inputs["bank"]), inputs["keys"], inputs["bias"], EPS)[0]
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.setdefault(x.untyped_storage().data_ptr(), x), lambda x: x):
-            depth_read.ActiveRead.apply(
-                depth_read.ReadSettings(True, True, GAMMA, EPS, EPS), inputs["keys"][0], inputs["bias"][0], ahead.mixture,
-                ahead.lse, inputs["P"], inputs["M"], *((ahead.weights, *inputs["bank"]) if rebuild else ()),
-            )  # fmt: skip
+        parts = (ahead.weights, *inputs["bank"]) if rebuild else ()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            depth_read.ActiveRead.apply(how, key, bias, ahead.mixture, ahead.lse, inputs["P"], inputs["M"], *parts)
         new = [x for at, x in kept.items() if at not in known]
         assert sum(x.shape[-1] == 1000 and x.ndim == 3 for x in new) == vectors
 
 
 @pytest.mark.parametrize("read", ["lean", "recompute"])
-@pytest.mark.parametrize("scheme,options", [("attnres", {}), ("block", {}), ("haares", {}), ("haares", {"detail": "phase"})])
+@pytest.mark.parametrize(
+    "scheme,options", [("attnres", {}), ("block", {}), ("haares", {}), ("haares", {"detail": "phase"})]
+)
 def test_models_agree_whatever_the_read(scheme, options, read):
     """Loss, all gradients, logits without a graph, generation: lean and recompute against plain."""
     tokens = torch.randint(17, (2, 11), generator=torch.Generator().manual_seed(0))

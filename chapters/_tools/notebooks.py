@@ -26,7 +26,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
-from rules import FILTERS, WIDGET, in_step, problems
+from rules import FILTERS, KEPT, WIDGET, in_step, problems
 
 CHAPTERS = Path(__file__).resolve().parent.parent
 RUN_TIMES = Path(__file__).with_name("run_times.json")
@@ -56,6 +56,8 @@ def from_source(source: Path) -> NotebookNode:
     for cell in notebook.cells:
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
         cell["id"] = f"{digest}-{seen[digest]}"
+        # jupytext also notes here how many blank lines follow a cell
+        cell.metadata = nbformat.from_dict({key: cell.metadata[key] for key in KEPT if key in cell.metadata})
         seen[digest] += 1
     kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
     notebook.metadata = nbformat.from_dict(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from nbformat import NotebookNode
 
 FILTERS = {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,nbgrader,-all"}
+KEPT = ("tags", "nbgrader")  # of a cell's metadata
 WIDGET = "application/vnd.jupyter.widget-view+json"
 IGNORE = "nbval-ignore-output"
 ONE_IN = 4  # at most one output cell in four may go unchecked
@@ -80,7 +81,7 @@ def plain_metadata(source: NotebookNode, stored: NotebookNode) -> Iterator[str]:
     if extra := set(stored.metadata) - {"jupytext", "kernelspec", "language_info"}:
         yield f"the notebook's metadata holds {sorted(extra)}"
     for place, cell in enumerate(stored.cells, start=1):
-        if extra := set(cell.metadata) - {"tags", "nbgrader"}:
+        if extra := set(cell.metadata) - set(KEPT):
             yield f"cell {place}: its metadata holds {sorted(extra)}"
 
 
