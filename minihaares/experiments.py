@@ -36,7 +36,15 @@ from .model import FAMILIES, ModelConfig, Transformer, scheme_options
 from .settings import FREE, RunConfig, TrainConfig
 from .train import token_losses, train
 
-STORE = Path("figures/data")
+STORE = Path("figures/data")  # where a command puts what it finds
+
+
+def recorded() -> Path:
+    """The store that the book's figures and chapters read: the checkout's, or the copy inside an installed wheel."""
+    checkout = Path(__file__).resolve().parent.parent / STORE
+    return checkout if checkout.is_dir() else Path(str(resources.files("minihaares") / "recorded"))
+
+
 FULL_PRECISION = "%.17g"  # so that a float survives the file
 
 

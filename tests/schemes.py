@@ -33,8 +33,8 @@ STREAMS = [
     Case("layerscale", "layerscale", {"gate_init": 0.3}),
 ]
 
-READS: dict[str, dict[str, Any]] = {"": {"read": "lean"}, "-plain": {"read": "plain"}}
-"""The implementations of a routed read: what to add to a case's name, and to its options."""
+READS = ["lean", "recompute", "plain"]
+"""The implementations of a routed read. The first is the default, and adds nothing to a case's name."""
 
 _ROUTED = [
     Case("attnres", "attnres"),
@@ -62,7 +62,8 @@ _LEAKING = [
 
 def under_every_read(cases: list[Case]) -> list[Case]:
     """The cases under each read implementation."""
-    return [Case(c.name + suffix, c.scheme, c.options | extra) for suffix, extra in READS.items() for c in cases]
+    suffix = {read: "" if read == READS[0] else f"-{read}" for read in READS}
+    return [Case(c.name + suffix[read], c.scheme, c.options | {"read": read}) for read in READS for c in cases]
 
 
 ROUTED = under_every_read(_ROUTED)
@@ -73,8 +74,8 @@ EVERYTHING = CAUSAL + LEAKING
 
 def by_name(*names: str) -> list[Case]:
     """The cases of these names (without the suffix of a read), under every read implementation."""
-    found = [c for c in CAUSAL if c.name in {n + suffix for n in names for suffix in ("", *READS)}]
-    assert found, names
+    found = [c for c in CAUSAL if c.name in {n + suffix for n in names for suffix in ("", *(f"-{r}" for r in READS))}]
+    assert {c.name for c in found} >= set(names)
     return found
 
 

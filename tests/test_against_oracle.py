@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from schemes import events_of, noise, shake, some_tokens
+from schemes import READS, events_of, noise, shake, some_tokens
 
 from minihaares.model import Attention, DepthRouter, ModelConfig, RouterOptions, Transformer
 
@@ -155,7 +155,7 @@ def routed(draw) -> ModelConfig:
         key_gain=draw(st.booleans()),
         readout_details=draw(st.booleans()),
         sign_seed=draw(st.integers(0, 99)),
-        read=draw(st.sampled_from(["lean", "plain"])),
+        read=draw(st.sampled_from(READS)),
         allow_leak=True,
     )
     return ModelConfig(**sizes, scheme="haares", options=options)
@@ -185,7 +185,7 @@ def test_every_router_is_the_reference(config, batch):
 
 
 @settings(max_examples=30)
-@given(backbones(), st.booleans(), st.sampled_from(["lean", "plain"]), batches)
+@given(backbones(), st.booleans(), st.sampled_from(READS), batches)
 def test_full_attention_residuals_are_the_reference(sizes, key_gain, read, batch):
     config = ModelConfig(**sizes, scheme="attnres", options={"key_gain": key_gain, "read": read})
     assert_agreement(*lively(config, batch))

@@ -140,8 +140,8 @@ def test_runs_are_recorded_once_and_can_be_made_again(grid_file, tmp_path):
     # one byte a character here, and one end mark a story that stands for no text
     assert 0 < row["best_loss"] / 0.693147 <= row["bits_per_byte"] * 1.0001
     assert row["command"] == f"minihaares ablate small --only {grid[0].id}"
-    elsewhere = replace(grid[0].config.train, out=tmp_path / "again")
-    experiments.record(replace(grid[0], config=replace(grid[0].config, train=elsewhere)), corpus, "", tmp_path / "other")
+    config = replace(grid[0].config, train=replace(grid[0].config.train, out=tmp_path / "again"))
+    experiments.record(replace(grid[0], config=config), corpus, "", tmp_path / "other")
     columns = ["run", "best_loss", "last_loss", "bits_per_byte", "tokens", "tokenizer_hash"]
     pd.testing.assert_series_equal(read_runs(tmp_path / "other").iloc[0][columns], row[columns])
 
@@ -149,7 +149,7 @@ def test_runs_are_recorded_once_and_can_be_made_again(grid_file, tmp_path):
 def test_a_killed_grid_goes_on_where_it_stood(tmp_path, monkeypatch):
     monkeypatch.setenv("MINIHAARES_CACHE", str(tmp_path / "cache"))
     path, store = tmp_path / "small.toml", tmp_path / "store"
-    path.write_text(GRID.format(steps=400))
+    path.write_text(GRID.format(steps=150))
     one = read_grid(str(path))[0]
     code = f"""
         from pathlib import Path
@@ -168,10 +168,10 @@ def test_a_killed_grid_goes_on_where_it_stood(tmp_path, monkeypatch):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = curve.read_text().splitlines()
-    assert read_runs(store).empty and len(before) < 200
+    assert read_runs(store).empty and len(before) < 70
     run_grid([one], tmp_path / "runs", store)
     recorded = read_curve(one.id, store)
-    assert list(recorded["step"]) == list(range(0, 401, 2))
+    assert list(recorded["step"]) == list(range(0, 151, 2))
     # The first session's rows stand in the record, seconds included: they were not made a second time.
     assert [float(line.split(",")[-1]) for line in before[1:4]] == list(recorded["seconds"].iloc[:3])
 

@@ -392,10 +392,22 @@ def test_greedy_generation_is_the_argmax_of_the_full_forward(case):
     assert not model.embed.weight.grad and not generate(model, tokens, 1).requires_grad
 
 
-def scripted(*steps: list[int]):
-    """A stand-in for a model: step i makes token `steps[i][row]` by far the likeliest of five."""
+class StandIn:
+    """What `generate` needs of a model, with logits [B, 1, V] that the test makes."""
+
+    config = ModelConfig()
+
+    def __init__(self, logits):
+        self.logits = logits
+
+    def __call__(self, tokens, cache):
+        return self.logits()
+
+
+def scripted(*steps: list[int]) -> StandIn:
+    """A model whose step i makes token `steps[i][row]` by far the likeliest of five."""
     calls = iter(steps)
-    return lambda tokens, cache: 50 * F.one_hot(torch.tensor(next(calls)), 5).double()[:, None]
+    return StandIn(lambda: 50 * F.one_hot(torch.tensor(next(calls)), 5).double()[:, None])
 
 
 def test_a_stop_token_fills_its_row_and_ends_when_all_have_stopped():
@@ -411,7 +423,7 @@ def test_temperature_and_top_k_shape_the_draws():
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
 
     def draws(**settings):
-        model = lambda tokens, cache: logits.expand(20_000, 1, 4)  # noqa: E731
+        model = StandIn(lambda: logits.expand(20_000, 1, 4))
         start = torch.zeros(20_000, 1, dtype=torch.long)
         drawn = generate(model, start, 1, generator=torch.Generator().manual_seed(0), **settings)[:, 1]
         return torch.bincount(drawn, minlength=4) / 20_000

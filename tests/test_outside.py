@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from schemes import Case, noise, shake, shaken, some_tokens, tiny, under_every_read
+from schemes import READS, Case, noise, shake, shaken, some_tokens, tiny, under_every_read
 from torch import Tensor, nn
 
 from minihaares.model import Attention, ModelConfig, Transformer, generate, rotary_table
@@ -156,7 +156,7 @@ def by_hand(model: Transformer, tokens: Tensor, read: Callable[[int, list[Tensor
     return F.linear(model.norm(read(model.config.events, sources)), model.embed.weight)
 
 
-@pytest.mark.parametrize("read", ["lean", "plain"])
+@pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("scheme, blocks", [("attnres", "full"), ("block", 2), ("block", (3, 1, 4))], ids=str)
 def test_attention_residuals_are_those_of_fla_core(naive_attnres, scheme, blocks, read):
     case = Case("", scheme, {"blocks": blocks, "read": read})

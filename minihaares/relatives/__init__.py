@@ -4,11 +4,25 @@ Importing this package enters them in `model.SCHEMES`; adding a method is one fi
 """
 
 from ..model import SCHEMES
+from .delta import Delta
+from .denseformer import DenseFormer
+from .hires import HiRes
+from .hyper import HyperConnections
+from .mhc import ManifoldHyperConnections
+from .muddformer import MUDDFormer
 from .streams import Stream
+from .vwn import VirtualWidth
 
 SCHEMES.update(
     postnorm=(Stream, {"norm": "post"}),
     deepnorm=(Stream, {"norm": "deep"}),
     rezero=(Stream, {"gate": "scalar"}),
     layerscale=(Stream, {"gate": "channel"}),
+    denseformer=(DenseFormer, {}),
+    muddformer=(MUDDFormer, {}),
+    delta=(Delta, {}),
+    hc=(HyperConnections, {}),
+    mhc=(ManifoldHyperConnections, {}),
+    vwn=(VirtualWidth, {}),
+    hires=(HiRes, {}),
 )

@@ -1,0 +1,244 @@
+"""What a scheme costs on paper: parameters, FLOPs, traffic and saved numbers as formulas, one function a scheme.
+
+A formula is a sympy expression in L layers, N equal blocks, width d, MLP width ff, h heads, V vocabulary entries and
+T tokens of context; a batch of B has B·T tokens. `costs("haares")` gives formulas, `price(config, T)` numbers, also
+for blocks of unequal length. What is counted, and what is not, stands at the fields of `Costs`. How many sources a
+read sees is `algebra.source_counts`; section 4.5 and Table 3 of the paper (arXiv 2606.06564) are about that.
+
+A new scheme is one function and one line in `ALONG_DEPTH`. tests/test_costs.py holds the formulas to real models: the
+parameters, `bench.flops` and `bench.saved_bytes` exactly.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import sympy as sp
+import torch
+from sympy import Expr, Integer, Max, Min, floor, symbols
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from . import depth_read
+from .algebra import L, N, d, g, source_counts
+from .model import ModelConfig, RouterOptions, StandardOptions, scheme_options
+
+B, T, V, ff, h = symbols("B T V ff h", integer=True, positive=True)
+# What the costs of a depth router depend on besides. Over all events, the final read apart: sources that the reads see;
+# events of the first block, which have the embedding alone for a finished source; reads that find both half totals of
+# their block; half totals (one or two a block).
+seen, first, both, halves = symbols("seen first both halves", integer=True, nonnegative=True)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of a model, or of a part of it. All but the parameters are per token, and add up all depth.
+
+    parameters   learned numbers
+    forward, backward   FLOPs of products with a matrix, a multiplication and an addition being two of them. Attention
+                 counts in full, as if it had no mask. This is what torch's counter sees of the code as it is
+    operations   multiplications and additions along depth in a forward pass, as the equations are written (whatever
+                 `read` does). To read one source: its RMS and unit form 3 d, its score 2 d, its share of the mixture
+                 2 d. To match one detail: 5 d (two RMS, one scaling). To write: d for each sum that exists already.
+                 Left out: what is one number per token, as in the softmax; the key gain, which meets the query once
+                 for all tokens; all that sublayers do, their norms included
+    traffic      vectors of d loaded or stored along depth in a forward pass, if each step (a read, a write, the end of
+                 a block) is one pass that loads what it needs and stores what it makes once. A bound for fused code
+    saved        numbers kept for the backward pass. What does not grow with the batch is left out
+    """
+
+    parameters: Expr = Integer(0)
+    forward: Expr = Integer(0)
+    backward: Expr = Integer(0)
+    operations: Expr = Integer(0)
+    traffic: Expr = Integer(0)
+    saved: Expr = Integer(0)
+
+    def _each(self, change: Callable[..., Any], *others: "Costs") -> "Costs":
+        return Costs(*(change(*(getattr(one, f.name) for one in (self, *others))) for f in fields(self)))
+
+    def __add__(self, other: "Costs") -> "Costs":
+        return self._each(lambda ours, theirs: ours + theirs, other)
+
+    def __sub__(self, other: "Costs") -> "Costs":
+        return self._each(lambda ours, theirs: sp.expand(ours - theirs), other)
+
+    def at(self, **values: Any) -> "Costs":
+        """The costs with values for symbols, given by their names: `costs("haares").at(L=48, N=4, d=512)`."""
+
+        def put_in(formula: Expr) -> Any:
+            formula = formula.subs({s: values[s.name] for s in formula.free_symbols if s.name in values})
+            return int(formula) if formula.is_Integer else formula
+
+        return self._each(put_in)
+
+    @property
+    def step(self) -> Expr:
+        """FLOPs, as in `forward`, of the two passes over a batch of B sequences."""
+        return B * T * (self.forward + self.backward)
+
+
+# ------------------------------------------------------------------------------------------------- the schemes
+
+
+def backbone(mlp_bias: bool = False) -> Costs:
+    """A PreNorm Transformer without its residual scheme: sublayers, their norms, embedding, final norm and head."""
+    weights, attention = 4 * d**2 + 3 * d * ff, 4 * T * d  # attention: scores, and the mixture of values
+    # The backward pass of a product is two products; that of attention five for two, since it makes its scores again.
+    forward = L * (2 * weights + attention) + 2 * d * V
+    backward = L * (4 * weights + attention * 5 / 2) + 4 * d * V
+    # Saved: norms keep their input and a scalar. Attention: its input, q k v, q and k turned, the mixture in two
+    # layouts, a log-sum-exp per head. The MLP: its input, gate and up, silu of the gate, the product.
+    # The head: its input, log-probabilities, and a target, an integer twice as long as the other numbers.
+    saved = (2 * L + 1) * (d + 1) + L * (8 * d + h) + L * (d + 4 * ff) + d + V + 2
+    parameters = V * d + d + L * (weights + 2 * d) + int(mlp_bias) * L * (2 * ff + d)
+    return Costs(parameters=parameters, forward=forward, backward=backward, saved=saved)
+
+
+def standard(options: StandardOptions, events: int | None = None) -> Costs:
+    """The running sum: an addition an event, which loads h and u and stores h."""
+    return Costs(operations=2 * L * d, traffic=Integer(3) * 2 * L)
+
+
+def stream(options: Any, events: int | None = None) -> Costs:
+    """`relatives.streams`, beside a PreNorm backbone. The norms of PostNorm and DeepNorm stand on the stream instead of
+    in the sublayers, just as many, and one pass adds and normalises: they cost as much as Standard's."""
+    gates = {"none": 0, "scalar": 1, "channel": d}[options.gate]
+    per_channel = 1 + (options.gate != "none") + (options.norm == "deep")  # add, gate, scale what was there
+    saved = Integer(0) if options.gate == "none" else 2 * L * d  # the gate's gradient needs the output
+    return Costs(parameters=sp.sympify(2 * L * gates), operations=2 * L * d * per_channel, traffic=6 * L, saved=saved)
+
+
+def equal_blocks(detail: str) -> dict[sp.Symbol, Expr]:
+    """`seen`, `first`, `both`, `halves` for N equal blocks, in L, N and g. The last two of random signs are not known."""
+    found = {seen: source_counts().forms["total"], first: 2 * L / N}
+    if detail in ("none", "duplicate"):
+        found |= {both: Integer(0), halves: N}
+    elif detail != "random_sign":  # both halves are filled in any block of two events or more
+        late = {"half": N * Max(0, floor(L / N) - 1), "phase": Max(0, 2 * L - 2 * N)}
+        found |= {both: late[detail], halves: Min(2 * N, 2 * L)}
+    return found
+
+
+def counted_blocks(places: list[depth_read.Place], per_block: int) -> dict[sp.Symbol, int]:
+    """The same and N for any blocks and signs, by going through the events; `per_block` sources a block."""
+    filled = [{p.sign for p in places if p.block == q.block and p.offset < q.offset} for q in places]
+    return {
+        N: places[-1].block + 1,
+        seen: sum(1 + per_block * (p.block + (p.offset > 0)) for p in places),
+        first: places[0].length,
+        both: sum(len(signs) == 2 for signs in filled),
+        halves: len({(p.block, p.sign) for p in places}),
+    }
+
+
+def router(options: RouterOptions, events: int | None = None) -> Costs:
+    """`model.DepthRouter`: full and Block Attention Residuals, HAARES and its ablations, under each way to read."""
+    paired = int(options.detail != "none" and options.bias != "masked")  # 0 and 1: sympy multiplies by no bool
+    detail, per_block = options.detail if paired else "none", 1 + paired
+    matches = int(paired and options.match == "rms" and detail != "duplicate")
+    late = int(options.readout_details)
+    final = 1 + N * (per_block if late else 1)
+    active = 2 * L - N  # reads that find something written in their block, and writes that add to something
+    parameters = (2 * L + 1) * d * (1 + options.key_gain)
+    if paired and options.bias == "learned":
+        parameters += 2 * L + late
+    operations = 7 * d * (seen + final) + per_block * d * active + matches * 5 * d * 2 * L
+    plain = options.read == "plain" or options.rms_axes != "token"
+    read = _plain_read if plain else _lean_read
+    found = read(options.read, active, final, paired, detail, matches, late)
+    found = Costs(parameters=parameters, operations=operations) + found
+    if options.rms_axes != "token" and matches:
+        found -= Costs(saved=2 * L)  # the scale is no longer one number per token
+    if not isinstance(options.blocks, int | str):
+        events = sum(options.blocks)
+    if events is not None:
+        layout = counted_blocks(depth_read.places(events, options.blocks, detail, options.sign_seed), per_block)
+    else:
+        layout = {symbol: formula.subs(g, per_block) for symbol, formula in equal_blocks(detail).items()}
+        layout |= {N: 2 * L} if options.blocks == "full" else {}
+    return found._each(lambda formula: sp.sympify(formula).subs(layout, simultaneous=False))
+
+
+def _plain_read(read: str, active: Expr, final: Expr, paired: int, detail: str, matches: int, late: int) -> Costs:
+    """Each read for itself. Backward, only the query's gradient is a product that torch counts."""
+    products = 2 * d * (seen + final)
+    # The mixture is the norm's to keep. A source of a read: its unit form, RMS and weight. A source itself: the
+    # embedding, C after every event, and D after every event but the last, which no read sees; a scale for each match.
+    saved = (d + 2) * (seen + final) + d * (1 + 2 * L) + paired * d * (2 * L - 1 + late) + matches * 2 * L
+    reads, writes = seen + 2 * L + final + 1, (1 + 2 * (1 + paired)) * active + matches * 3 * N
+    return Costs(forward=products, backward=products, traffic=reads + writes, saved=saved)
+
+
+def _lean_read(read: str, active: Expr, final: Expr, paired: int, detail: str, matches: int, late: int) -> Costs:
+    """Finished sources for a whole block of reads at once, then the active block in half totals; the readout plainly."""
+    per_block = 1 + paired
+    many = seen - per_block * active - first  # pairs of a read and a finished source, where a read has more than one
+    banks = N - 1 + per_block * N * (N - 1) / 2  # sources of all blocks but the first, each time they are read
+    one = 2 * d * (active + both)  # the query with C and, where both halves exist, with D
+    forward = 2 * d * first + 4 * d * many + one + 2 * d * final
+    backward = 4 * d * first + 10 * d * many + one + 2 * d * final
+    # Kept as vectors: each half total that a read sees, C and a matched D of each block, the embedding's unit form.
+    made = paired * ((N - 1 + late) if matches else 0 if detail == "duplicate" else halves - N - 1 + late)
+    vectors = active + N + made + 1
+    scalars = 1 + many + banks + (8 if paired else 5) * active + matches * N
+    saved = d * vectors + scalars + (d + 2) * final - int(read == "recompute") * d * active
+    once = 1 + banks + 2 * L - first  # finished sources in, mixtures out; that of a lone source is the source
+    pairs = paired * (4 * (halves - N) + matches * 2 * (2 * N - halves))  # half totals into C and D
+    traffic = once + 3 * active + both + 3 * (2 * L - halves) + pairs + final + 1
+    return Costs(forward=forward, backward=backward, traffic=traffic, saved=saved)
+
+
+ALONG_DEPTH: dict[str, Callable[[Any, int | None], Costs]] = {
+    "Standard": standard,
+    "Stream": stream,
+    "DepthRouter": router,
+}
+"""The costs of a `Residual`, by the name of its class: from its options and, for numbers, its count of events."""
+
+
+def depth_costs(scheme: str, options: dict[str, Any] | None = None, events: int | None = None) -> Costs:
+    """What a scheme adds to `backbone`. Without `events`, formulas for equal blocks in L and N."""
+    kind, chosen = scheme_options(scheme, options or {})
+    return ALONG_DEPTH[kind.__name__](chosen, events)
+
+
+def costs(scheme: str, mlp_bias: bool = False, **options: Any) -> Costs:
+    """Formulas for a whole model. `blocks` stays the symbol N, unless it is "full" (N = 2L) or a list of lengths.
+
+    Raises ConfigError for an unknown scheme or option.
+    """
+    return backbone(mlp_bias) + depth_costs(scheme, options)
+
+
+def price(config: ModelConfig, context: int) -> Costs:
+    """The costs of one model in numbers, at a context of `context` tokens."""
+    whole = backbone(config.mlp_bias) + depth_costs(config.scheme, dict(config.options), config.events)
+    return whole.at(L=config.layers, d=config.width, ff=config.ff, h=config.heads, V=config.vocab_size, T=context)
+
+
+# ------------------------------------------------------------------------------------- traffic as it happens
+
+
+class _Mover(TorchDispatchMode):
+    """Adds up the bytes of what each operation loads and stores; views move nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        if not is_view:
+            touched = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
+            self.bytes += sum(min(x.nbytes, x.untyped_storage().nbytes()) for x in touched)
+        return out
+
+
+def moved_bytes(work: Callable[[], Any]) -> int:
+    """Bytes that the operations of `work` load and store, each operation by itself: eager code, nothing fused."""
+    with _Mover() as mover:
+        work()
+    return mover.bytes

@@ -1,0 +1,101 @@
+"""mHC, manifold-constrained Hyper-Connections (Xie et al., arXiv 2512.24880): n streams that are only ever averaged.
+
+    H_0 = n copies of e;   x = A_pre H,   H <- A_res H + C u         H [n, d]; A_pre, C [n]; A_res [n, n], per event
+    with z = α · (RMSNorm(vec H) W) + S:                             W [n d, 2n + n²]; one α for each of the three
+    A_pre = σ(z_pre),   C = 2 σ(z_post),   A_res = Sinkhorn(exp z_res)
+    the head sees the sum of the streams, through the model's final norm
+
+Sinkhorn divides columns and rows by their sums in turn, 20 times, until the matrix is doubly stochastic: A_res then
+neither amplifies nor loses, at any depth. It runs in float32 and on logarithms (subtracting logsumexp), so no entry
+underflows, and its rounds are computed again in the backward pass instead of being kept, as in the paper.
+
+Start: α = 0.01 as published; W and S are not published, so they are ours: W = 0. S_res has `diagonal` on the diagonal
+and 0 elsewhere; S_res = I would not do, its Sinkhorn has 0.475 on the diagonal at n = 4, whereas 8 gives 0.999 and
+still has gradients. S_pre = 2 for stream i mod n at event i and −2 for the others, which as in Hyper-Connections makes
+events read different streams, or else all streams would stay equal for good. S_post = 0, so C = 1. The streams then
+start as copies of the standard stream, and the untrained model is the standard one up to the epsilon of its norms.
+Also ours: no gain in RMSNorm(vec H), which W can hold; W decays, α and S do not (as for Hyper-Connections).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..depth_read import full_precision, mean_square
+from ..model import ConfigError, ModelConfig, Residual
+
+
+def sinkhorn(logits: Tensor, rounds: int) -> Tensor:
+    """exp(logits) [..., n, n] scaled to doubly stochastic; rows are scaled last. In float32 or better."""
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    for _ in range(rounds):
+        z = z - z.logsumexp(-2, keepdim=True)
+        z = z - z.logsumexp(-1, keepdim=True)
+    return z.exp()
+
+
+@dataclass(frozen=True)
+class MHCOptions:
+    """`streams` n; `rounds` of Sinkhorn; `diagonal`: how far the diagonal of S_res starts above the rest."""
+
+    streams: int = 4
+    rounds: int = 20
+    diagonal: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name in ("streams", "rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 0 <= self.diagonal <= 50:
+            raise ConfigError(f"diagonal is {self.diagonal}; from 0 to 50 (far above 8 the mixing hardly learns).")
+
+
+class ManifoldHyperConnections(Residual):
+    """n streams with doubly stochastic mixing. The state is H [B, T, n, d]."""
+
+    Options = MHCOptions
+
+    def __init__(self, config: ModelConfig, options: MHCOptions, generator: torch.Generator) -> None:
+        super().__init__()
+        n, events, self.eps = options.streams, config.events, config.norm_eps
+        self.streams, self.rounds = n, options.rounds
+        prefers = 4 * torch.eye(n)[torch.arange(events) % n] - 2
+        mixing = (options.diagonal * torch.eye(n)).flatten().expand(events, n * n)
+        self.static = nn.Parameter(torch.cat((prefers, torch.zeros(events, n), mixing), dim=1))  # S: pre, post, res
+        self.dynamic_map = nn.Parameter(torch.zeros(events, n * config.width, 2 * n + n * n))
+        self.alpha = nn.Parameter(torch.full((events, 3), 0.01))
+        self.decayed = ("dynamic_map",)
+
+    def logits(self, H: Tensor, event: int, part: int) -> Tensor:
+        """z_pre [B, T, n] (part 0), z_post [B, T, n] (1) or z_res [B, T, n²] (2)."""
+        n = self.streams
+        columns = (slice(0, n), slice(n, 2 * n), slice(2 * n, None))[part]
+        flat = H.flatten(-2)
+        rho = torch.rsqrt(mean_square(flat) + self.eps)[..., None]
+        dynamic = rho * (flat @ self.dynamic_map[event, :, columns])
+        return self.alpha[event, part] * dynamic + self.static[event, columns]
+
+    def mixing(self, H: Tensor, event: int) -> Tensor:
+        """A_res [B, T, n, n]."""
+        with full_precision(H):
+            z = self.logits(H, event, 2).unflatten(-1, (self.streams, self.streams))
+            return checkpoint(sinkhorn, z, self.rounds, use_reentrant=False, preserve_rng_state=False)
+
+    def begin(self, embedding: Tensor) -> Tensor:
+        return embedding[..., None, :].expand(*embedding.shape[:-1], self.streams, -1)
+
+    def read(self, state: Tensor, event: int) -> tuple[Tensor, Tensor]:
+        with full_precision(state):
+            pre = torch.sigmoid(self.logits(state, event, 0))
+            return (pre[..., None, :] @ state).squeeze(-2), state
+
+    def write(self, state: Tensor, event: int, output: Tensor) -> Tensor:
+        with full_precision(state):
+            post = 2 * torch.sigmoid(self.logits(state, event, 1))
+            mixed = self.mixing(state, event).to(state.dtype) @ state
+            return mixed + post[..., None] * output.to(state.dtype)[..., None, :]
+
+    def readout(self, state: Tensor) -> Tensor:
+        return state.sum(-2)
