@@ -187,7 +187,7 @@ class ActiveRead(torch.autograd.Function):
     detail's offset, is a 0-d tensor or None. Gives the mixture h [..., d].
 
     The backward pass needs h, and so does that of the norm behind it. It is saved once for both; or, if `parts` gives
-    the weights [..., S] and the S sources that o was mixed from, not at all: both then ask `rebuilt` for it.
+    the weights [..., S] and the S sources that o was mixed from, not at all: both then ask `unpacked` for it.
     """
 
     @staticmethod
@@ -214,17 +214,25 @@ class ActiveRead(torch.autograd.Function):
         return h
 
     @staticmethod
-    def rebuilt(ctx: Any) -> Tensor:
-        """The mixture h, made again from the sources."""
-        _, _, P, M, w, a, _, _, _, _, weights, *sources = ctx.saved_tensors
-        return _join(mix(weights.unbind(-1), sources), P, M, w, a)
+    def unpacked(ctx: Any) -> tuple[Tensor | None, ...]:
+        """What was saved, with the mixture h made again from its sources if it was not.
+
+        The norm asks first and leaves what it got on the node: checkpointing lets nothing be unpacked twice.
+        """
+        if "kept" in vars(ctx):
+            return vars(ctx).pop("kept")
+        key, h, *saved = ctx.saved_tensors
+        if h is None:
+            P, M, w, a, *_ = saved
+            weights, *sources = saved[8:]
+            h = _join(mix(weights.unbind(-1), sources), P, M, w, a)
+        return key, h, *saved
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        key, h, P, M, w, a, rho_C, rho_D, q_C, q_D, *parts = ctx.saved_tensors
+        key, h, P, M, w, a, rho_C, rho_D, q_C, q_D, *parts = ActiveRead.unpacked(ctx)
         with full_precision(g):
-            h = ActiveRead.rebuilt(ctx) if h is None else h
             C, D, sign = _raw_pair(P, M)
             g_h, g_C = dot(g, h), dot(g, C)
             dz_C = w[..., 1] * (g_C - g_h)
@@ -329,7 +337,9 @@ class RMSNormFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, gain, rho = ctx.saved_tensors
-        x = ActiveRead.rebuilt(ctx.read) if x is None else x
+        if x is None:
+            ctx.read.kept = ActiveRead.unpacked(ctx.read)
+            x = ctx.read.kept[1]
         unit = x * rho
         d_gain = (g * unit).flatten(0, -2).sum(0)
         d_unit = g * gain
@@ -339,5 +349,5 @@ class RMSNormFunction(torch.autograd.Function):
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """x / RMS(x) ⊙ gain over the last axis (arXiv 1910.07467); x [..., d], gain [d]."""
-    node = x.grad_fn
+    node = None if torch.compiler.is_compiling() else x.grad_fn
     return RMSNormFunction.apply(x, gain, eps, node if getattr(node, "rebuilds", False) else None)

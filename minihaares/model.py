@@ -355,7 +355,8 @@ class DepthRouter(Residual):
             (o, lse, w), ahead = state.ahead[0], state.ahead[1:]
             if state.active != (None, None):
                 bias = self.detail_bias[event] if self.detailed else None
-                parts = (w, *state.sources) if self.options.read == "recompute" else ()
+                rebuild = self.options.read == "recompute" and not torch.compiler.is_compiling()
+                parts = (w, *state.sources) if rebuild else ()
                 o = depth_read.ActiveRead.apply(self.settings, self.keys(event), bias, o, lse, *state.active, *parts)
             return o.contiguous(), state._replace(ahead=ahead)
 
@@ -471,8 +472,7 @@ def generate(
 ) -> Tensor:
     """Continue tokens [B, T] by up to `max_new_tokens`; temperature 0 takes the likeliest token.
 
-    Rows that drew `stop_token` are filled with it; generation ends when all have. Raises ConfigError if it cannot.
-    """
+    Rows that drew `stop_token` are filled with it; generation ends when all have. Raises ConfigError if it cannot."""
     if tokens.shape[1] == 0:
         raise ConfigError("the prompt is empty; give at least one token.")
     if temperature < 0 or (top_k is not None and top_k < 1):

@@ -23,7 +23,8 @@ from ..model import ConfigError, ModelConfig, Residual
 
 @dataclass(frozen=True)
 class DenseFormerOptions:
-    """`dilation`: average every so-manieth layer, counting back; `period`: average behind every so-manieth layer."""
+    """`dilation`: of the layers, counting back from the newest, every which one to average; `period`: behind every
+    which layer to do it."""
 
     dilation: int = 1
     period: int = 1

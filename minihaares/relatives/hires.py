@@ -72,7 +72,7 @@ class HiRes(Residual):
         d, g = config.width, options.layers_per_group
         if g < 1 or config.layers % g:
             fits = [n for n in range(1, config.layers + 1) if config.layers % n == 0]
-            raise ConfigError(f"{config.layers} layers do not cut into groups of {g}; choose layers_per_group of {fits}.")
+            raise ConfigError(f"groups of {g} do not fill {config.layers} layers; choose layers_per_group of {fits}.")
         self.options, self.wide, groups = options, round(options.ratio * d), config.layers // g
         if self.wide != options.ratio * d:
             raise ConfigError(f"ratio {options.ratio} times width {d} is not whole; choose {self.wide / d} instead.")

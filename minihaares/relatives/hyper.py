@@ -19,13 +19,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..depth_read import full_precision, mean_square
+from ..depth_read import full_precision
 from ..model import ConfigError, ModelConfig, Residual, choose
+
+
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """1 / RMS(x) over the last axis, which stays with size 1. Scaling W's products by it spares a normed copy of x."""
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
 def tanh_part(H: Tensor, weight: Tensor, eps: float) -> Tensor:
     """tanh(norm(H) W), row by row: H [..., n, d], W [d, k] -> [..., n, k]."""
-    return torch.tanh(torch.rsqrt(mean_square(H) + eps)[..., None] * (H @ weight))
+    return torch.tanh(inverse_rms(H, eps) * (H @ weight))
 
 
 def mix_streams(weights: Tensor, H: Tensor) -> Tensor:
@@ -68,7 +73,8 @@ class HyperConnections(Residual):
         static = self.static[event, :, columns]
         if not self.dynamic:
             return static
-        scale = self.scale[event].repeat_interleave(torch.tensor([self.streams + 1, 1], device=H.device))[columns]
+        a, b = self.scale[event].split(1)
+        scale = torch.cat((a.expand(self.streams + 1), b))[columns]
         return static + scale * tanh_part(H, self.dynamic_map[event, :, columns], self.eps)
 
     def begin(self, embedding: Tensor) -> Tensor:

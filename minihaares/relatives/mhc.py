@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..depth_read import full_precision, mean_square
+from ..depth_read import full_precision
 from ..model import ConfigError, ModelConfig, Residual
+from .hyper import inverse_rms
 
 
 def sinkhorn(logits: Tensor, rounds: int) -> Tensor:
@@ -73,8 +74,7 @@ class ManifoldHyperConnections(Residual):
         n = self.streams
         columns = (slice(0, n), slice(n, 2 * n), slice(2 * n, None))[part]
         flat = H.flatten(-2)
-        rho = torch.rsqrt(mean_square(flat) + self.eps)[..., None]
-        dynamic = rho * (flat @ self.dynamic_map[event, :, columns])
+        dynamic = inverse_rms(flat, self.eps) * (flat @ self.dynamic_map[event, :, columns])
         return self.alpha[event, part] * dynamic + self.static[event, columns]
 
     def mixing(self, H: Tensor, event: int) -> Tensor:

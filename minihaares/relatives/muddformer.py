@@ -24,8 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..depth_read import full_precision, mean_square, mix
+from ..depth_read import full_precision, mix
 from ..model import ModelConfig, Residual, RMSNorm, choose
+from .hyper import inverse_rms
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class MUDDFormer(Residual):
         X, sources = state
         i = len(sources) - 2
         with full_precision(X):
-            rho = torch.rsqrt(mean_square(X) + self.eps)[..., None]
-            w = F.gelu(rho * (X @ self.w1[i])) @ self.w2[i]
+            w = F.gelu(inverse_rms(X, self.eps) * (X @ self.w1[i])) @ self.w2[i]
             w = w.unflatten(-1, self.static[i].shape) + self.static[i]
             x = mix(w.movedim(-1, 0), (v[..., None, :] for v in sources))  # all ways at once: [B, T, C, d]
             if self.prepost:

@@ -9,7 +9,7 @@ The d channels of the backbone are m segments of d/m; the stream has D' = (n/m) 
 Start, as published: W = 0, S = 1; A° reads the first m slots, the carry Â is the identity, B[i, j] = 1 where i ≡ j
 (mod m). Static parts have no weight decay and W has. Where d does not divide D' there is no GroupNorm (the paper
 leaves it out at 1.5×).
-Ours: `expand`: the stream starts from a learned map of the embedding, initially the segments over and over ("linear"),
+Ours: `input`: the stream starts from a learned map of the embedding, initially the segments over and over ("linear"),
 or from just that repetition ("repeat"); the paper's wide embedding table does not fit behind the seam, where the
 table is tied to the head and d wide. The Linear starts as the mean of a segment's copies. So all events of the
 untrained model read what they do in the standard one, to the bit, and the head sees that stream, normed. RMSNorm(H)
@@ -30,14 +30,14 @@ from .hyper import mix_streams, tanh_part
 
 @dataclass(frozen=True)
 class VWNOptions:
-    """`m` segments of the backbone, a divisor of its width; `n` slots, at least m; `expand`: linear or repeat."""
+    """`m` segments of the backbone, a divisor of its width; `n` slots, at least m; `input`: linear or repeat."""
 
     m: int = 2
     n: int = 4
-    expand: str = "linear"
+    input: str = "linear"
 
     def __post_init__(self) -> None:
-        choose("expand", self.expand, ("linear", "repeat"))
+        choose("input", self.input, ("linear", "repeat"))
         if not 1 <= self.m <= self.n:
             raise ConfigError(f"m is {self.m} and n is {self.n}; they must be 1 <= m <= n.")
 
@@ -63,11 +63,10 @@ class VirtualWidth(Residual):
         self.norm = nn.GroupNorm(n // m, n * slot, config.norm_eps) if n % m == 0 else nn.Identity()
         self.reduce_map = nn.Parameter((widen / widen.sum(0)).T.contiguous())  # [d, D']
         self.decayed = ("dynamic_map", "reduce_map")
-        if options.expand == "linear":
-            self.expand_map = nn.Parameter(widen)
-            self.decayed += ("expand_map",)
-        else:
-            self.expand_map = None
+        self.input_map = None
+        if options.input == "linear":
+            self.input_map = nn.Parameter(widen)
+            self.decayed += ("input_map",)
 
     def weights(self, H: Tensor, event: int, columns: slice) -> Tensor:
         """Columns of [A° | Â | B^T] for each token, [B, T, n, k]."""
@@ -76,9 +75,10 @@ class VirtualWidth(Residual):
 
     def begin(self, embedding: Tensor) -> Tensor:
         with full_precision(embedding):
-            if self.expand_map is not None:
-                return F.linear(embedding, self.expand_map).unflatten(-1, (self.n, -1))
-            return embedding.unflatten(-1, (self.m, -1))[..., torch.arange(self.n) % self.m, :]
+            if self.input_map is not None:
+                return F.linear(embedding, self.input_map).unflatten(-1, (self.n, -1))
+            segments = embedding.unflatten(-1, (self.m, -1))
+            return torch.cat([segments] * math.ceil(self.n / self.m), dim=-2)[..., : self.n, :]
 
     def read(self, state: Tensor, event: int) -> tuple[Tensor, Tensor]:
         with full_precision(state):
