@@ -128,7 +128,7 @@ function start(root) {
     let f = FRAMES.coefficients;
     root.querySelector('[data-part="coefficients"]').innerHTML = axes(f)
       + shape(f, "blocks", [zero, [1, 0], [0, 1]]) + shape(f, "pair", [zero, [1, 1], [a, -a]])
-      + text(f, [1, 1], "(1, 1): the sum alone") + text(f, [a, -a], "(a, −a)", -58, 4)
+      + text(f, [1, 1], "(1, 1): the sum alone", 10, 12) + text(f, [a, -a], "(a, −a)", -58, 4)
       + text(f, [0, 1.25], "× late half", 6, 14) + text(f, [4.4, 0], "× early half", -76, 16)
       + text(f, [1, 0], "1", -3, 16) + text(f, [0, 1], "1", -12, 5) + dot(f, c, "c", "read");
     f = FRAMES.vectors;

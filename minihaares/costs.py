@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import sympy as sp
-import torch
 from sympy import Expr, Integer, Max, Min, floor, symbols
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -139,55 +138,63 @@ def router(options: RouterOptions, events: int | None = None) -> Costs:
     detail, per_block = options.detail if paired else "none", 1 + paired
     matches = int(paired and options.match == "rms" and detail != "duplicate")
     late = int(options.readout_details)
-    final = 1 + N * (per_block if late else 1)
-    active = 2 * L - N  # reads that find something written in their block, and writes that add to something
-    parameters = (2 * L + 1) * d * (1 + options.key_gain)
-    if paired and options.bias == "learned":
-        parameters += 2 * L + late
-    operations = 7 * d * (seen + final) + per_block * d * active + matches * 5 * d * 2 * L
-    plain = options.read == "plain" or options.rms_axes != "token"
-    read = _plain_read if plain else _lean_read
-    found = read(options.read, active, final, paired, detail, matches, late)
-    found = Costs(parameters=parameters, operations=operations) + found
-    if options.rms_axes != "token" and matches:
-        found -= Costs(saved=2 * L)  # the scale is no longer one number per token
+    found = Costs(
+        parameters=(2 * L + 1) * d * (1 + options.key_gain) + paired * (options.bias == "learned") * (2 * L + late),
+        operations=7 * d * (seen + final(paired * late)) + per_block * d * active + matches * 5 * d * 2 * L,
+    )
+    if options.read == "plain" or options.rms_axes != "token":
+        found += plain_reads(paired, matches if options.rms_axes == "token" else 0, late)
+    else:
+        new = N - 1 + late if matches else 0 if detail == "duplicate" else halves - N - 1 + late
+        found += lean_reads(paired, matches, late, paired * new, options.read == "recompute")
     if not isinstance(options.blocks, int | str):
         events = sum(options.blocks)
     if events is not None:
         layout = counted_blocks(depth_read.places(events, options.blocks, detail, options.sign_seed), per_block)
     else:
         layout = {symbol: formula.subs(g, per_block) for symbol, formula in equal_blocks(detail).items()}
-        layout |= {N: 2 * L} if options.blocks == "full" else {}
-    return found._each(lambda formula: sp.sympify(formula).subs(layout, simultaneous=False))
+    blocks = layout.get(N, 2 * L if options.blocks == "full" else N)
+    return found._each(lambda formula: formula.subs(layout).subs(N, blocks))
 
 
-def _plain_read(read: str, active: Expr, final: Expr, paired: int, detail: str, matches: int, late: int) -> Costs:
+active = 2 * L - N  # reads that find something written in their block, and writes that add to something
+
+
+def final(details: int) -> Expr:
+    """What the last read, for the head, sees."""
+    return 1 + (1 + details) * N
+
+
+def plain_reads(paired: int, matches: int, late: int) -> Costs:
     """Each read for itself. Backward, only the query's gradient is a product that torch counts."""
-    products = 2 * d * (seen + final)
-    # The mixture is the norm's to keep. A source of a read: its unit form, RMS and weight. A source itself: the
+    reads = seen + final(paired * late)
+    # The mixture is the norm's to keep. A source as a read sees it: its unit form, RMS and weight. A source itself: the
     # embedding, C after every event, and D after every event but the last, which no read sees; a scale for each match.
-    saved = (d + 2) * (seen + final) + d * (1 + 2 * L) + paired * d * (2 * L - 1 + late) + matches * 2 * L
-    reads, writes = seen + 2 * L + final + 1, (1 + 2 * (1 + paired)) * active + matches * 3 * N
-    return Costs(forward=products, backward=products, traffic=reads + writes, saved=saved)
+    saved = (d + 2) * reads + d * (1 + 2 * L) + paired * d * (2 * L - 1 + late) + matches * 2 * L
+    traffic = reads + 2 * L + 1 + (3 + 2 * paired) * active + matches * 3 * N
+    return Costs(forward=2 * d * reads, backward=2 * d * reads, traffic=traffic, saved=saved)
 
 
-def _lean_read(read: str, active: Expr, final: Expr, paired: int, detail: str, matches: int, late: int) -> Costs:
-    """Finished sources for a whole block of reads at once, then the active block in half totals; the readout plainly."""
-    per_block = 1 + paired
-    many = seen - per_block * active - first  # pairs of a read and a finished source, where a read has more than one
-    banks = N - 1 + per_block * N * (N - 1) / 2  # sources of all blocks but the first, each time they are read
+def lean_reads(paired: int, matches: int, late: int, new: Expr, recompute: bool) -> Costs:
+    """Finished sources for a whole block of reads at once, then the active block in half totals; the readout plainly.
+
+    `new` counts the details that are vectors of their own once their block is finished, and are read.
+    """
+    last = final(paired * late)
+    many = seen - (1 + paired) * active - first  # pairs of a read and a finished source, where a read has several
+    banks = N - 1 + (1 + paired) * N * (N - 1) / 2  # finished sources when a block begins, over all blocks but one
+    alone = first * Min(1, first - 1)  # reads of the embedding alone that get a gradient: no event may need it
     one = 2 * d * (active + both)  # the query with C and, where both halves exist, with D
-    forward = 2 * d * first + 4 * d * many + one + 2 * d * final
-    backward = 4 * d * first + 10 * d * many + one + 2 * d * final
-    # Kept as vectors: each half total that a read sees, C and a matched D of each block, the embedding's unit form.
-    made = paired * ((N - 1 + late) if matches else 0 if detail == "duplicate" else halves - N - 1 + late)
-    vectors = active + N + made + 1
-    scalars = 1 + many + banks + (8 if paired else 5) * active + matches * N
-    saved = d * vectors + scalars + (d + 2) * final - int(read == "recompute") * d * active
-    once = 1 + banks + 2 * L - first  # finished sources in, mixtures out; that of a lone source is the source
+    # Vectors kept: each half total that a read sees, C and D of each block, the embedding's unit form.
+    vectors, scalars = active + N + new + 1, 1 + many + banks + (8 if paired else 5) * active + matches * N
     pairs = paired * (4 * (halves - N) + matches * 2 * (2 * N - halves))  # half totals into C and D
-    traffic = once + 3 * active + both + 3 * (2 * L - halves) + pairs + final + 1
-    return Costs(forward=forward, backward=backward, traffic=traffic, saved=saved)
+    once = 1 + banks + 2 * L - first  # finished sources in, mixtures out; that of a lone source is the source
+    return Costs(
+        forward=2 * d * first + 4 * d * many + one + 2 * d * last,
+        backward=4 * d * alone + 10 * d * many + one + 2 * d * last,
+        traffic=once + 3 * active + both + 3 * (2 * L - halves) + pairs + last + 1,
+        saved=d * vectors + scalars + (d + 2) * last - int(recompute) * d * active,
+    )
 
 
 ALONG_DEPTH: dict[str, Callable[[Any, int | None], Costs]] = {
@@ -222,19 +229,20 @@ def price(config: ModelConfig, context: int) -> Costs:
 
 
 class _Mover(TorchDispatchMode):
-    """Adds up the bytes of what each operation loads and stores; views move nothing."""
+    """Adds up the bytes of what each operation loads and stores."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-        if not is_view:
-            touched = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
-            self.bytes += sum(min(x.nbytes, x.untyped_storage().nbytes()) for x in touched)
-        return out
+        made = func(*args, **(kwargs or {}))
+        loads, stores = ([x for x in tree_leaves(part) if isinstance(x, Tensor)] for part in ((args, kwargs), made))
+        known = {x.untyped_storage().data_ptr() for x in loads}
+        looks = stores and all(x.untyped_storage().data_ptr() in known for x in stores)
+        if func._schema.is_mutable or not looks:  # a view of what is there moves nothing
+            self.bytes += sum(min(x.nbytes, x.untyped_storage().nbytes()) for x in loads + stores)
+        return made
 
 
 def moved_bytes(work: Callable[[], Any]) -> int:
