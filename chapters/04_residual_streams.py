@@ -16,7 +16,7 @@
 # > **You need** chapter 01 (events, RMSNorm, the stream) and, for the last third, a nodding acquaintance with
 # > training.
 # >
-# > **Runs in** about RUNTIME seconds on 2 cores, without a network; most of it trains five small models.
+# > **Runs in** about 30 seconds on 2 cores, without a network; most of it trains five small models.
 
 # %%
 import math

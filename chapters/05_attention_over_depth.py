@@ -16,7 +16,7 @@
 # >
 # > **You need** chapter 04: events, the four verbs, the loop around them.
 # >
-# > **Runs in** about RUNTIME seconds on 2 cores, without a network.
+# > **Runs in** about 20 seconds on 2 cores, without a network.
 
 # %%
 import math
@@ -473,8 +473,8 @@ axes[0].set_yticks(range(9), [*map(str, range(1, 9)), "head"])
 plots.show(
     fig,
     alt="Three maps of shares, reads down, sources across, darker is more. Before training every row is evenly grey up "
-    "to the diagonal. At the lower rate the rows are still nearly even. At the higher rate they differ: the second read "
-    "keeps almost only to one source, and others have one or two favourites and leave the rest nearly white.",
+    "to the diagonal. At the lower rate the rows are still nearly even. At the higher rate they differ: the second "
+    "read keeps almost only to one source, others have one or two favourites and leave the rest nearly white.",
 )
 
 # %% [markdown]

@@ -46,7 +46,7 @@ generator = torch.Generator().manual_seed(6)
 blocks = {
     "as written": [(2, 0), (1, 1), (-1, 1), (0, 1)],
     "another order": [(0, 1), (-1, 1), (2, 0), (1, 1)],
-    "all of it early": [(1, 2), (1, 1), (0, 0), (0, 0)],
+    "all of it early": [(1, 3), (1, 0), (0, 0), (0, 0)],
     "out and back": [(3, 0), (2, 1), (-1, 2), (-2, 0)],
 }
 blocks = {name: torch.tensor(outputs, dtype=torch.float64) for name, outputs in blocks.items()}  # [m, d] each
@@ -58,20 +58,21 @@ assert all(torch.equal(outputs.sum(0), blocks["as written"].sum(0)) for outputs 
 # Four ways, one endpoint. Draw each block as a walk: start at zero, put every output at the end of the one before.
 
 # %%
-fig, axis = plt.subplots(figsize=(6.4, 4.2))
+fig, axis = plt.subplots(figsize=(6.8, 4.8))
 looks = (("black", "-", "o"), (plots.BLUE, "--", "s"), (plots.ORANGE, "-.", "D"), (plots.PURPLE, ":", "^"))
 for (name, outputs), (colour, line, marker) in zip(blocks.items(), looks, strict=True):
     walk = torch.cat((torch.zeros(1, 2), outputs.cumsum(0)))  # [m + 1, d]
     axis.plot(*walk.T, color=colour, ls=line, marker=marker, ms=4, label=name)
     axis.plot(*walk[2], marker=marker, ms=11, mfc="white", mec=colour, mew=1.8, ls="")  # half of the block is done
 axis.plot(2, 3, marker="*", ms=17, color="black")
-axis.annotate("the sum $C$", (2, 3), (2.3, 3.02))
-axis.set(title="Four trajectories, one sum", xlabel="channel 1", ylabel="channel 2", aspect="equal", xlim=(-1.4, 5.6))
-axis.legend(loc="lower right")
+axis.annotate("the sum $C$", (2, 3), (2.15, 3.2))
+axis.set(title="Four trajectories, one sum (large hollow: half way)", xlabel="channel 1", ylabel="channel 2")
+axis.set(aspect="equal", xlim=(-1.5, 5.5), ylim=(-0.4, 3.6))
+fig.legend(loc="outside lower center", ncols=4)
 plots.show(
     fig,
     alt="Four walks in a plane that all start at zero and end at the same star, (2, 3). They pass through different "
-    "places half way, each marked by a large hollow marker: (3, 1), (-1, 2), (2, 3) itself, and far to the right (5, 1).",
+    "places half way, each with a large hollow marker: (3, 1), (-1, 2), (2, 3) itself, and far to the right, (5, 1).",
 )
 
 # %% [markdown]
@@ -160,7 +161,7 @@ assert len(forgotten) == (m - 1) * d
 M, W = algebra.m, algebra.d  # positive integers, otherwise unknown
 gram = sp.KroneckerProduct(sp.Matrix([[sp.Sum(1, (algebra.r, 1, M))]]), sp.Identity(W))
 determinant = sp.Determinant(gram.doit()).doit()
-display(sp.Eq(sp.Determinant(gram), determinant, evaluate=False))
+display(algebra.Result((algebra.eq(sp.Determinant(gram), determinant),), {}))  # shows only what sympy finds true
 assert algebra.null_space().statement[0].rhs == determinant == M**W
 
 # %% [markdown]
@@ -240,7 +241,8 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 #   same gradient.
 # * This does **not** show that forgetting hurts. The standard residual stream forgets more than any block sum does, and
 #   it is the most successful architecture of its time. A summary is bad only if what it drops would have been useful.
-# * It does not say *which* of the forgotten directions one would want back. Chapter 07 asks for the cheapest useful one.
+# * It does not say *which* of the forgotten directions one would want back. Chapter 07 asks for the cheapest useful
+#   one.
 #
 # ## Exercises
 #
@@ -249,19 +251,20 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 #
 # <details><summary>Answer</summary>
 #
-# The sum is 5, so the equal block is $(\tfrac53, \tfrac53, \tfrac53)$, and $v = (-\tfrac73, \tfrac83, -\tfrac13)$, whose
-# entries add up to 0. Of all blocks with that sum, the equal one is the shortest: it is the part of $u$ the sum sees.
+# The sum is 5, so the equal block is $(\tfrac53, \tfrac53, \tfrac53)$, and $v = (-\tfrac73, \tfrac83, -\tfrac13)$,
+# whose entries add up to 0. Of all blocks with that sum, the equal one is the shortest: it is the part of $u$ the sum
+# sees.
 # </details>
 #
-# **2. A proof to complete (15 minutes, medium).** "$C$ does not change under any reordering of the block." It is enough
-# to show it for a trade of two events, $i$ and $j$, because every reordering is a chain of trades. Write the block after
-# the trade as $u_r + \delta_{ri}(\_\_\_) + \delta_{rj}(\_\_\_)$ with Kronecker deltas, and sum over $r$.
+# **2. A proof to complete (15 minutes, medium).** "$C$ does not change under any reordering of the block." It is
+# enough to show it for a trade of two events, $i$ and $j$, because every reordering is a chain of trades. Write the
+# block after the trade as $u_r + \delta_{ri}(\_\_\_) + \delta_{rj}(\_\_\_)$ with Kronecker deltas, and sum over $r$.
 #
 # <details><summary>Answer</summary>
 #
-# $u_r + \delta_{ri}(u_j - u_i) + \delta_{rj}(u_i - u_j)$: at place $i$ now stands $u_j$, at place $j$ stands $u_i$. Over
-# $r$, the deltas pick one term each: $\sum_r$ of the change is $(u_j - u_i) + (u_i - u_j) = 0$. It holds for any first
-# and last event of the sum as long as $i$ and $j$ lie between them. The next cell lets sympy do the sum.
+# $u_r + \delta_{ri}(u_j - u_i) + \delta_{rj}(u_i - u_j)$: at place $i$ now stands $u_j$, at place $j$ stands $u_i$.
+# Over $r$, the deltas pick one term each: $\sum_r$ of the change is $(u_j - u_i) + (u_i - u_j) = 0$. It holds for any
+# first and last event of the sum as long as $i$ and $j$ lie between them. The next cell lets sympy do the sum.
 # </details>
 #
 # **3. Weights do not help (15 minutes, medium).** Replace the sum by a weighted sum $\sum_r \alpha_r u_r$ with fixed,
@@ -269,9 +272,10 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 #
 # <details><summary>Answer</summary>
 #
-# Just as many. The Gram matrix is $\big(\sum_r \alpha_r^2\big) I_d$, its determinant $\big(\sum_r\alpha_r^2\big)^d$ is not
-# zero, so the rank is $d$ and the null space has $(m-1)d$ dimensions: other ones. The trade of $i$ and $j$ changes it by
-# $(\alpha_i - \alpha_j)(u_j - u_i)$. With one vector of width $d$ one can choose *what* to forget, but not *how much*.
+# Just as many. The Gram matrix is $\big(\sum_r \alpha_r^2\big) I_d$, its determinant $\big(\sum_r\alpha_r^2\big)^d$
+# is not zero, so the rank is $d$ and the null space has $(m-1)d$ dimensions: other ones. The trade of $i$ and $j$
+# changes it by $(\alpha_i - \alpha_j)(u_j - u_i)$. With one vector of width $d$ one can choose *what* to forget, but
+# not *how much*.
 # </details>
 #
 # **4. Two sums (20 minutes, harder).** Keep two vectors of a block, $C$ and the running sum after the first $k$ events.
@@ -279,10 +283,10 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 #
 # <details><summary>Answer</summary>
 #
-# The rows are $m$ ones, and $k$ ones followed by zeros. Their Gram matrix is $\begin{pmatrix} m & k\\ k & k\end{pmatrix}$
-# with determinant $k(m-k)$: positive for $1\le k<m$, so the rank is $2d$ and $(m-2)d$ dimensions are forgotten. At
-# $k = m$ both rows are the same, the determinant is 0, and the second vector tells nothing new. Chapter 07 stores the
-# same information in other coordinates.
+# The rows are $m$ ones, and $k$ ones followed by zeros. Their Gram matrix is
+# $\begin{pmatrix} m & k\\ k & k\end{pmatrix}$ with determinant $k(m-k)$: positive for $1\le k<m$, so the rank is $2d$
+# and $(m-2)d$ dimensions are forgotten. At $k = m$ both rows are the same, the determinant is 0, and the second
+# vector tells nothing new. Chapter 07 stores the same information in other coordinates.
 # </details>
 
 # %%

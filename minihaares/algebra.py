@@ -4,41 +4,37 @@ A function states one result and returns it as a `Result`: what is given, the st
 formulas for `sympy.lambdify`. A Result with a claim that sympy cannot reduce to a truth cannot be made. Chapters 06,
 07, 09, 10, 12 show them; tests/test_algebra.py holds model.py and depth_read.py to them, values and gradients.
 
-Symbols are general wherever a proof is possible: E, F, x, y are column vectors of any width d (`MatrixSymbol`), u_i
-the outputs of any number of events m = k + ℓ (k early, ℓ late), sums stay symbolic. Where a result speaks about one
-coordinate of a vector, or takes an inner product such as g·v for a number, nothing else of the vectors enters.
-Paper: arXiv 2606.06564. "Equations §4" is the half-total form of the read, in chapter 12. Needs sympy, nothing else.
+Symbols are general wherever a proof is possible: E, F, … are column vectors of any width d (`MatrixSymbol`), u_i the
+outputs of any number of events m = k + ℓ (k early, ℓ late), sums stay symbolic. Where a result speaks of one coordinate
+of a vector, or takes an inner product such as g·v for a number, nothing else of the vectors enters.
+Paper: arXiv 2606.06564. "Half-total read": the coordinates E, F of depth_read.py (chapter 12). Needs only sympy.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 import sympy as sp
 from sympy import Derivative, Eq, KroneckerDelta, Limit, Piecewise, Subs, Sum, Symbol, exp, log, oo, sqrt, symbols
+from sympy.printing.latex import LatexPrinter
 
 d, m, k, ell, n, N, L, g, r, i, j, s, t, S = symbols("d m k ell n N L g r i j s t S", integer=True, positive=True)
-E, F, C, D, x, y = (sp.MatrixSymbol(name, d, 1) for name in "EFCDxy")
+E, F, C, D, x, query, kappa, pulled = (sp.MatrixSymbol(name, d, 1) for name in "E F C D x q kappa g".split())
 a, gamma, eps, w_C, w_D = symbols("a gamma epsilon w_C w_D", positive=True)
 c_E, c_F, b = symbols("c_E c_F b", real=True)
 u, v, w, z, G, key = (sp.IndexedBase(name) for name in ("u", "v", "w", "z", "G", "kappa"))
+eq = partial(Eq, evaluate=False)  # an equation to look at, even where sympy sees at once that it is true
 
 
 class ProofError(ValueError):
     """A claim that sympy does not reduce to a truth."""
 
 
-def eq(left: sp.Basic, right: sp.Basic) -> Eq:
-    """An equation that stays one to look at, even where sympy sees at once that it is true."""
-    return Eq(left, right, evaluate=False)
-
-
 @cache
 def holds(claim: sp.Basic, given: tuple[tuple[sp.Basic, sp.Basic], ...] = ()) -> bool:
     """Whether sympy reduces an equation or an inequality to a truth, once what is `given` is put in.
 
-    A sum over Kronecker deltas comes out as "value if the index lies in the range, else 0". Every index that a claim
-    names lies in the range it is named for, so the value is taken.
+    A sum over Kronecker deltas comes out as "value if the index is in range, else 0"; a claim's indices are in range.
     """
     sides = [side.subs(given) for side in claim.args]
     left, right = (side.doit().doit().replace(_in_or_out, lambda case: case.args[0][0]) for side in sides)
@@ -75,11 +71,21 @@ class Result:
 
     def _repr_latex_(self) -> str:
         sign = {Eq: "=", sp.Ge: r"\ge"}
-        rows = [f"{sp.latex(one.lhs)} &{sign[type(one)]} {sp.latex(one.rhs)}" for one in self._lines()]
+        rows = [f"{typeset(one.lhs)} &{sign[type(one)]} {typeset(one.rhs)}" for one in self._lines()]
         return r"$\displaystyle \begin{aligned} " + r" \\ ".join(rows) + r" \end{aligned}$"
 
     def __repr__(self) -> str:
         return "\n".join(f"{one.lhs} {one.rel_op} {one.rhs}" for one in self._lines())
+
+
+class _Printer(LatexPrinter):
+    def _as_ordered_terms(self, expr: sp.Expr, order: str | None = None) -> list[sp.Expr]:
+        return sorted(super()._as_ordered_terms(expr, order), key=lambda term: term.could_extract_minus_sign())
+
+
+def typeset(formula: sp.Basic) -> str:
+    """LaTeX of a formula, in which no sum begins with a minus sign if it can be helped."""
+    return _Printer().doprint(formula).replace(r"\left(\frac{1}{2}\right)", r"\tfrac{1}{2}").replace("+ -", "-")
 
 
 # --------------------------------------------------------------------------------- what a block's summary keeps
@@ -101,9 +107,7 @@ def online() -> Result:
     Starts of the early half (r = 0) and of the late half (r = k), where a sum is empty; then the step from r to r + 1
     for C in either half and for D in the early half (the same sum), and for D in the late half. For any k and m.
     """
-    total = Sum(u[i], (i, s, t))
-    so_far, first, after = total.subs({s: 1, t: r}), total.subs({s: 1, t: k}), total.subs({s: k + 1, t: r})
-    new = Sum(u[i], (i, r + 1, r + 1))
+    so_far, first, after, new = (Sum(u[i], (i, *ends)) for ends in ((1, r), (1, k), (k + 1, r), (r + 1, r + 1)))
     return Result(
         steps=(eq(so_far.subs(r, 0), 0), eq(after.subs(r, k), 0), eq(new, u[r + 1])),
         statement=(eq(so_far + new, so_far.subs(r, r + 1)), eq(first - after - new, first - after.subs(r, r + 1))),
@@ -130,9 +134,8 @@ def permutations() -> Result:
 def null_space() -> Result:
     """Of md dimensions the sum forgets (m − 1)d and, for m ≥ 2, the pair (m − 2)d (sections 3.1, 4.2).
 
-    The maps are A ⊗ I_d with A a row of ones, or that row over the row of signs (k times +1, ℓ times −1). The rank of
-    A ⊗ I_d is that of its Gram matrix AAᵀ ⊗ I_d, which is full if the determinant is not 0: rank d for the sum, 2d
-    for the pair once both halves have an event. With m = 1 the two rows are equal and the rank is d.
+    The maps are A ⊗ I_d, A a row of ones, or that row over the row of signs (k times +1, ℓ times −1). Their rank is
+    that of the Gram matrix AAᵀ ⊗ I_d, full as its determinant is not 0: d and 2d. With m = 1 the rows are equal: d.
     """
     plus, minus = Sum(1, (r, 1, k)), Sum(1, (r, k + 1, k + ell))
     gram = sp.Matrix([[k + ell, k - ell], [k - ell, k + ell]])
@@ -149,9 +152,9 @@ def null_space() -> Result:
 def haar() -> Result:
     """(C, D) against the orthonormal Haar pair of a block with k early and ℓ late events (section 2.3).
 
-    φ is constant; ψ is the unit vector that is constant on each half and orthogonal to φ. Entry by entry: C's row is
-    √m φ, D's mixes φ and ψ. With k = ℓ it is √m ψ: Haar's coarsest pair, both √m times too long. With k ≠ ℓ the
-    detail keeps (k − ℓ)/m of C, so a block whose events are all alike does not read as 0.
+    φ is constant; ψ is the unit vector that is constant on each half and orthogonal to φ. Entry by entry, C's row is
+    √m φ and D's mixes both. With k = ℓ it is √m ψ: Haar's coarsest pair, √m times too long. With k ≠ ℓ the detail
+    keeps (k − ℓ)/m of C, so a block whose events are all alike does not read as 0.
     """
     phi, psi_E, psi_F, on_phi, on_psi = symbols("phi psi_E psi_F alpha beta")
     size = k + ell
@@ -237,9 +240,8 @@ def witnesses() -> dict[str, tuple[sp.Rational, sp.Rational]]:
 def bias_limit() -> Result:
     """b → −∞ takes the details out of a read; a finite b does not (section 4.3).
 
-    Z_C, Z_D add up e^score of the cumulative and of the detail slots before the bias; h_C, h_D are one coordinate of
-    the two softmax mixtures by themselves. μ is the weight of all details: from the masked read h_C the read h is
-    μ (h_D − h_C) away. The last line, times the gradient of h, is the gradient that a shared bias receives.
+    Z_C, Z_D add up e^score of cumulative and of detail slots before the bias, h_C, h_D are one coordinate of the two
+    mixtures by themselves, μ is the weight of all details. The last line, times the gradient of h, is the bias's.
     """
     Z_C, Z_D = symbols("Z_C Z_D", positive=True)
     h_C, h_D, h, mu = symbols("h_C h_D h mu", real=True)
@@ -283,7 +285,7 @@ def softmax_jacobian() -> Result:
     """∂w_s/∂z_r = w_s (δ_sr − w_r) over any number S of slots, and what a loss sends back to a score (eq. 7).
 
     With G_s = g·v_s, g the gradient of the read, Ḡ = Σ_s w_s G_s: ∂ℓ/∂z_r = w_r (G_r − Ḡ). These add up to 0, so one
-    score's gradient is minus the sum of the others': d_lse = −(ż_C + ż_D) in an active read (equations §4).
+    score's gradient is minus the sum of the others': d_lse = −(ż_C + ż_D) in an active read (half-total read).
     """
     total, mean = Sum(exp(z[t]), (t, 1, S)), Symbol("Gbar")
     w_s, w_r = exp(z[s]) / total, exp(z[r]) / total
@@ -300,7 +302,7 @@ def softmax_jacobian() -> Result:
 
 
 def score_gradient() -> Result:
-    """∂z/∂v_j = ρ κ_j − ρ³ q v_j / d for a score z = ρ q of a source a·v, for any width d (eqs. 6, 7; equations §4).
+    """∂z/∂v_j = ρ κ_j − ρ³ q v_j / d for a score z = ρ q of a source a·v, for any width d (eqs. 6, 7; half-total read).
 
     κ is gain ⊙ query, q = κ·v, and ρ = a (a² v·v/d + ε)^(−1/2) turns the raw v into RMSNorm(a v); a = 1 for C, and no
     gradient goes through a. Forms, with ż the score's gradient: the factors s of κ and t of v.
@@ -316,25 +318,22 @@ def score_gradient() -> Result:
 
 
 def half_gradients() -> Result:
-    """What one active read sends back to E and F: one vector and a few scalars (equations §4).
+    """What one active read sends back to E and F: one vector and a few scalars (half-total read).
 
-    With y the gradient of the read and x = κ: C gets w_C y + s_C x + t_C C, D a w_D y + s_D x + t_D D (the last two as
-    in `score_gradient`); E gets the sum of both, F the difference. Forms: factors of the own total, the other's, and κ.
+    g is the gradient of the read. C gets w_C g + s_C κ + t_C C and D gets a w_D g + s_D κ + t_D D (`score_gradient`),
+    so E gets their sum and F their difference. Forms: the factors of the own total, of the other's, and of κ.
     """
     s_C, s_D, t_C, t_D = symbols("s_C s_D t_C t_D")
     early, late = routed_coefficients().forms.values()
-    to_C, to_D = w_C * y + s_C * x + t_C * C, a * w_D * y + s_D * x + t_D * D
+    to_C, to_D = w_C * pulled + s_C * kappa + t_C * C, a * w_D * pulled + s_D * kappa + t_D * D
     return Result(
         given={C: E + F, D: E - F},
         statement=(
-            eq(to_C + to_D, early * y + (s_C + s_D) * x + (t_C + t_D) * E + (t_C - t_D) * F),
-            eq(to_C - to_D, late * y + (s_C - s_D) * x + (t_C - t_D) * E + (t_C + t_D) * F),
+            eq(to_C + to_D, early * pulled + (s_C + s_D) * kappa + (t_C + t_D) * E + (t_C - t_D) * F),
+            eq(to_C - to_D, late * pulled + (s_C - s_D) * kappa + (t_C - t_D) * E + (t_C + t_D) * F),
         ),
         forms={"same": t_C + t_D, "cross": t_C - t_D, "key E": s_C + s_D, "key F": s_C - s_D},
     )
-
-
-# ------------------------------------------------------------------------------------------- matching, norms, counts
 
 
 def matching() -> Result:
@@ -358,7 +357,7 @@ def matching() -> Result:
 
 
 def half_totals() -> Result:
-    """Inner products and norms of C and D from those of E and F, and when not to (equations §4). x is the query.
+    """Inner products and norms of C and D from those of E and F, and when not to (half-total read).
 
     If E nearly cancels F, F = −(1 − τ)E, and the three terms of |C|² are each off by a relative υ at most, |C|² is off
     by υ (2 − τ)²/τ²: nothing of it is right below the τ of the last line. So take the small norm from C itself.
@@ -368,8 +367,8 @@ def half_totals() -> Result:
     return Result(
         given={C: E + F, D: E - F},
         statement=(
-            eq(x.T * C, x.T * E + x.T * F),
-            eq(x.T * D, x.T * E - x.T * F),
+            eq(query.T * C, query.T * E + query.T * F),
+            eq(query.T * D, query.T * E - query.T * F),
             eq(C.T * C, E.T * E + F.T * F + E.T * F + F.T * E),
             eq(D.T * D, E.T * E + F.T * F - E.T * F - F.T * E),
             eq(worst, unit * (2 - tau) ** 2 / tau**2),
@@ -382,9 +381,8 @@ def half_totals() -> Result:
 def source_counts() -> Result:
     """How many sources reads see, for N equal blocks in L layers and g sources a block (section 4.5, Table 3).
 
-    g = 1 for Block AttnRes, 2 for HAARES. Event r of m = 2L/N in block n sees the embedding, the finished blocks, and
-    its own once something is written. Forms: over all events the total, mean and peak; and the final read, without
-    details. N = 2L is full Attention Residuals: no event ever sees its own block.
+    g = 1 for Block AttnRes, 2 for HAARES. Event r of m = 2L/N in block n sees the embedding, the finished blocks and,
+    once written to, its own; the final read sees no details. N = 2L, g = 1 is full Attention Residuals.
     """
     count = 1 + g * (n - 1) + g * (1 - KroneckerDelta(r, 1))
     in_block = m * (1 + g * (n - 1)) + g * (m - 1)

@@ -1,9 +1,9 @@
 """What a scheme costs on paper: parameters, FLOPs, traffic and saved numbers as formulas, one function a scheme.
 
-A formula is a sympy expression in L layers, N equal blocks, width d, MLP width ff, h heads, V vocabulary entries and
-T tokens of context; a batch of B has B·T tokens. `costs("haares")` gives formulas, `price(config, T)` numbers, also
-for blocks of unequal length. What is counted, and what is not, stands at the fields of `Costs`. How many sources a
-read sees is `algebra.source_counts`; section 4.5 and Table 3 of the paper (arXiv 2606.06564) are about that.
+A formula is a sympy expression in L layers, N equal blocks, width d, MLP width ff, h heads, V vocabulary entries, and a
+batch of B sequences of T tokens. `formulas("haares")` gives the symbols; `price(config, T)` gives numbers, also for
+blocks of unequal length. What is counted, and what is not, stands at the fields of `Costs`. How many sources a read
+sees is `algebra.source_counts`; section 4.5 and Table 3 of the paper (arXiv 2606.06564) are about that.
 
 A new scheme is one function and one line in `ALONG_DEPTH`. tests/test_costs.py holds the formulas to real models: the
 parameters, `bench.flops` and `bench.saved_bytes` exactly.
@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from . import depth_read
+from . import depth_read, relatives  # noqa: F401  relatives enters its schemes in the registry
 from .algebra import L, N, d, g, source_counts
-from .model import ModelConfig, RouterOptions, StandardOptions, scheme_options
+from .model import ConfigError, ModelConfig, RouterOptions, StandardOptions, scheme_options
 
 B, T, V, ff, h = symbols("B T V ff h", integer=True, positive=True)
 # What the costs of a depth router depend on besides. Over all events, the final read apart: sources that the reads see;
@@ -37,11 +37,12 @@ class Costs:
     parameters   learned numbers
     forward, backward   FLOPs of products with a matrix, a multiplication and an addition being two of them. Attention
                  counts in full, as if it had no mask. This is what torch's counter sees of the code as it is
-    operations   multiplications and additions along depth in a forward pass, as the equations are written (whatever
-                 `read` does). To read one source: its RMS and unit form 3 d, its score 2 d, its share of the mixture
-                 2 d. To match one detail: 5 d (two RMS, one scaling). To write: d for each sum that exists already.
-                 Left out: what is one number per token, as in the softmax; the key gain, which meets the query once
-                 for all tokens; all that sublayers do, their norms included
+    operations   multiplications and additions along depth in a forward pass, whatever `read` says done as in the plain
+                 read. To read one source: its RMS and unit form 3 d, its score 2 d, its share of the mixture d, and d
+                 to add that to what is there. To match a detail, once after each write: two RMS and a scaling, 5 d.
+                 To write: the detail's sign d, and d for each sum that exists already. Left out: what is one number
+                 per token, as in the softmax; the key gain, which meets the query once for all tokens; all that
+                 sublayers do, and norms, which PostNorm and DeepNorm put onto the stream, as well
     traffic      vectors of d loaded or stored along depth in a forward pass, if each step (a read, a write, the end of
                  a block) is one pass that loads what it needs and stores what it makes once. A bound for fused code
     saved        numbers kept for the backward pass. What does not grow with the batch is left out
@@ -64,7 +65,7 @@ class Costs:
         return self._each(lambda ours, theirs: sp.expand(ours - theirs), other)
 
     def at(self, **values: Any) -> "Costs":
-        """The costs with values for symbols, given by their names: `costs("haares").at(L=48, N=4, d=512)`."""
+        """The costs with values for symbols, given by their names: `formulas("haares").at(L=48, N=4, d=512)`."""
 
         def put_in(formula: Expr) -> Any:
             formula = formula.subs({s: values[s.name] for s in formula.free_symbols if s.name in values})
@@ -72,10 +73,9 @@ class Costs:
 
         return self._each(put_in)
 
-    @property
-    def step(self) -> Expr:
-        """FLOPs, as in `forward`, of the two passes over a batch of B sequences."""
-        return B * T * (self.forward + self.backward)
+    def step(self, batch: Any = B, context: Any = T) -> Expr:
+        """FLOPs, as in `forward`, of the two passes over a batch of `batch` sequences of `context` tokens."""
+        return batch * context * (self.forward + self.backward)
 
 
 # ------------------------------------------------------------------------------------------------- the schemes
@@ -104,13 +104,13 @@ def stream(options: Any, events: int | None = None) -> Costs:
     """`relatives.streams`, beside a PreNorm backbone. The norms of PostNorm and DeepNorm stand on the stream instead of
     in the sublayers, just as many, and one pass adds and normalises: they cost as much as Standard's."""
     gates = {"none": 0, "scalar": 1, "channel": d}[options.gate]
-    per_channel = 1 + (options.gate != "none") + (options.norm == "deep")  # add, gate, scale what was there
+    per_channel = 1 + (options.gate != "none") + (options.norm != "pre")  # add, gate, scale what was there
     saved = Integer(0) if options.gate == "none" else 2 * L * d  # the gate's gradient needs the output
     return Costs(parameters=sp.sympify(2 * L * gates), operations=2 * L * d * per_channel, traffic=6 * L, saved=saved)
 
 
 def equal_blocks(detail: str) -> dict[sp.Symbol, Expr]:
-    """`seen`, `first`, `both`, `halves` for N equal blocks, in L, N and g. The last two of random signs are not known."""
+    """`seen`, `first`, `both`, `halves` for N equal blocks in L, N and g; of random signs only the first two."""
     found = {seen: source_counts().forms["total"], first: 2 * L / N}
     if detail in ("none", "duplicate"):
         found |= {both: Integer(0), halves: N}
@@ -140,7 +140,8 @@ def router(options: RouterOptions, events: int | None = None) -> Costs:
     late = int(options.readout_details)
     found = Costs(
         parameters=(2 * L + 1) * d * (1 + options.key_gain) + paired * (options.bias == "learned") * (2 * L + late),
-        operations=7 * d * (seen + final(paired * late)) + per_block * d * active + matches * 5 * d * 2 * L,
+        operations=d * (7 * (seen + final(paired * late)) - (2 * L + 1) + per_block * active)
+        + d * 2 * L * (paired + 5 * matches),
     )
     if options.read == "plain" or options.rms_axes != "token":
         found += plain_reads(paired, matches if options.rms_axes == "token" else 0, late)
@@ -208,13 +209,15 @@ ALONG_DEPTH: dict[str, Callable[[Any, int | None], Costs]] = {
 def depth_costs(scheme: str, options: dict[str, Any] | None = None, events: int | None = None) -> Costs:
     """What a scheme adds to `backbone`. Without `events`, formulas for equal blocks in L and N."""
     kind, chosen = scheme_options(scheme, options or {})
+    if kind.__name__ not in ALONG_DEPTH:
+        raise ConfigError(f"there are no costs for {kind.__name__} yet; enter a function for it in costs.ALONG_DEPTH.")
     return ALONG_DEPTH[kind.__name__](chosen, events)
 
 
-def costs(scheme: str, mlp_bias: bool = False, **options: Any) -> Costs:
-    """Formulas for a whole model. `blocks` stays the symbol N, unless it is "full" (N = 2L) or a list of lengths.
+def formulas(scheme: str, mlp_bias: bool = False, **options: Any) -> Costs:
+    """Formulas for a whole model. The number of blocks is the symbol N, unless `blocks` is "full" or a list of lengths.
 
-    Raises ConfigError for an unknown scheme or option.
+    Raises ConfigError for an unknown scheme or option, and for a scheme without an entry in `ALONG_DEPTH`.
     """
     return backbone(mlp_bias) + depth_costs(scheme, options)
 

@@ -118,6 +118,15 @@ def fetch(name: str, dataset: HubDataset, file: str, progress: bool) -> tuple[Pa
     return path, "hub"
 
 
+def cached(name: str) -> bool:
+    """Whether every file of a data set lies in the hub's cache on this machine, at the pinned revision."""
+    from huggingface_hub import try_to_load_from_cache
+
+    d = HUB[name]
+    files = (try_to_load_from_cache(d.repo, f, revision=d.revision, repo_type="dataset") for f in d.train + d.valid)
+    return all(isinstance(path, str) for path in files)
+
+
 def arrived(path: Path, size: int | None, etag: str | None) -> bool:
     """Whether a file is the promised one. The hub's etag is the SHA-256 of a large file, the git hash of a small."""
     if size is not None and path.stat().st_size != size:

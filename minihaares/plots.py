@@ -6,11 +6,13 @@ notebook, `save` into figures/; both ask for the sentence that says what it show
 """
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib import cycler
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, StrMethodFormatter
 from PIL import Image
 
 # Seven colours that stay apart for the common kinds of colour blindness (Okabe and Ito 2008, the yellow left out:
@@ -115,3 +117,25 @@ def alt_text(png: Path | str) -> str:
     """The alt text that `save` put into a PNG; empty for a PNG without one."""
     with Image.open(png) as picture:
         return picture.info.get("Description", "")
+
+
+def curves(
+    losses: Mapping[str, Sequence[tuple[float, float]]], floor: float | None = None, forgetful: float | None = None
+) -> Figure:
+    """Learning curves: for each scheme the pairs of tokens seen and validation loss (nats per token), and the floors.
+
+    The loss axis is logarithmic, since what is left to learn is a matter of ratios. Schemes need a SCHEME_STYLE."""
+    figure, axes = plt.subplots()
+    for scheme, points in losses.items():
+        axes.plot(*zip(*points, strict=True), **SCHEME_STYLE[scheme])
+    for kind, height in (("forgetful", forgetful), ("exact", floor)):
+        if height is not None:
+            axes.axhline(height, **FLOOR_STYLE[kind])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set(xlabel="tokens seen in training", ylabel="validation loss, nats per token")
+    axes.legend()
+    return figure

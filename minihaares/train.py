@@ -313,9 +313,7 @@ def train(
         return run.result()
 
 
-def loop(
-    run: Run, asked: threading.Event, progress: bool, on_eval: Callable[[Row, nn.Module], Any] | None
-) -> None:
+def loop(run: Run, asked: threading.Event, progress: bool, on_eval: Callable[[Row, nn.Module], Any] | None) -> None:
     """Steps, evaluations and saves, until the last step or until `asked` is set."""
     r, p = run.recipe, run.position
     report_every = 1 if run.device.type == "cpu" else 10  # asking a GPU for its loss makes it wait

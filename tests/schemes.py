@@ -1,7 +1,7 @@
 """Small helpers of the tests: every scheme and option as a list of cases, and tiny models of them.
 
 A test that should hold for all of them says `@pytest.mark.parametrize("case", EVERYTHING, ids=str)`. A new read
-implementation is one more entry of `READS`; a new scheme is one more line of `STREAMS` or `ROUTED`.
+implementation is one more entry of `READS`; a new scheme is one more line of `STREAMS`, `_ROUTED` or `RELATIVES`.
 """
 
 from dataclasses import dataclass, field
@@ -60,15 +60,38 @@ _LEAKING = [
 ]
 
 
+RELATIVES = [
+    Case("delta", "delta"),
+    Case("delta-blocks", "delta", {"blocks": (3, 5), "null": True}),
+    Case("denseformer", "denseformer"),
+    Case("denseformer-sparse", "denseformer", {"dilation": 2, "period": 2}),
+    Case("muddformer", "muddformer"),
+    Case("muddformer-prepost", "muddformer", {"prepost": True}),
+    Case("hc", "hc"),
+    Case("hc-static", "hc", {"streams": 2, "dynamic": False}),
+    Case("mhc", "mhc", {"streams": 3, "diagonal": 2.0}),
+    Case("vwn", "vwn"),
+    Case("vwn-repeat", "vwn", {"m": 2, "n": 3, "input": "repeat"}),
+    Case("hires", "hires", {"layers_per_group": 2}),
+    Case("hires-delta", "hires", {"layers_per_group": 3, "ratio": 1.5, "write": "delta", "input": "pad"}),
+]
+
+
 def under_every_read(cases: list[Case]) -> list[Case]:
     """The cases under each read implementation."""
     suffix = {read: "" if read == READS[0] else f"-{read}" for read in READS}
     return [Case(c.name + suffix[read], c.scheme, c.options | {"read": read}) for read in READS for c in cases]
 
 
-ROUTED = under_every_read(_ROUTED)
+# What a recomputing read keeps for the backward pass is all that tells it from a lean one, so a few cases will do.
+_RECOMPUTED = ("attnres", "block-uneven", "haares", "haares-nogain", "phase")
+ROUTED = [
+    c
+    for c in under_every_read(_ROUTED)
+    if c.options["read"] != "recompute" or c.name.removesuffix("-recompute") in _RECOMPUTED
+]
 LEAKING = _LEAKING  # these axes are always read plainly
-CAUSAL = STREAMS + ROUTED
+CAUSAL = STREAMS + ROUTED + RELATIVES
 EVERYTHING = CAUSAL + LEAKING
 
 

@@ -16,7 +16,7 @@ from sympy import Derivative, Limit, Subs, Sum
 from torch import Tensor
 
 from minihaares import algebra, depth_read
-from minihaares.algebra import C, D, E, F, a, c_E, c_F, i, j, k, r, u, w_C, x
+from minihaares.algebra import C, D, E, F, a, c_E, c_F, i, j, k, query, r, u, w_C
 from minihaares.model import DepthRouter, ModelConfig, RouterOptions
 from tests.schemes import events_of, noise
 
@@ -470,12 +470,12 @@ def test_matching_is_the_piecewise_clip(size_C: float, size_D: float):
 
 def test_norms_and_products_from_the_half_totals():
     E_, F_ = noise(WIDTH), noise(WIDTH, seed=1)
-    query = noise(WIDTH, seed=2)
-    values = {"E": E_, "F": F_, "C": E_ + F_, "D": E_ - F_, "x": query}
+    vector = noise(WIDTH, seed=2)
+    values = {"E": E_, "F": F_, "C": E_ + F_, "D": E_ - F_, "q": vector}
     statement = algebra.half_totals().statement[:4]
     products = {
         one.T * other: sp.Float((values[str(one)] @ values[str(other)]).item(), 20)
-        for one, other in product((x, E, F, C, D), repeat=2)
+        for one, other in product((query, E, F, C, D), repeat=2)
     }
     for claim in statement:
         left, right = (

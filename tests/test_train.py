@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from minihaares import train as train_module
 from minihaares.checkpoints import Row, read_curve, read_tensors, write_curve, write_tensors
 from minihaares.data import BOS, PAD, CharTokenizer, Corpus, DataConfig, DataError
-from minihaares.machine import held_interrupts, pick_device
+from minihaares.machine import held_interrupts, own_settings, pick_device
 from minihaares.model import SCHEMES, ConfigError, ModelConfig, Transformer
 from minihaares.train import (
     CheckpointError,
@@ -229,12 +229,17 @@ def test_the_two_seeds_are_apart(reference, tmp_path):
 
 
 def test_the_callers_settings_come_back(tmp_path):
-    before = torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    handler = signal.getsignal(signal.SIGINT)
-    tiny_train(tmp_path / "run", steps=1, threads=torch.get_num_threads() + 1)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before[1:]
-    assert signal.getsignal(signal.SIGINT) is handler
+    def settings() -> tuple:
+        return torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), signal.getsignal(signal.SIGINT)
+
+    before, state = settings(), torch.get_rng_state()
+    with own_settings(torch.device("cpu"), seed=1, threads=before[0] + 1), held_interrupts():
+        assert settings()[:2] == (before[0] + 1, True) and settings()[2] is not before[2]
+        assert not torch.equal(torch.get_rng_state(), state)
+    assert settings() == before and torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ZeroDivisionError), own_settings(torch.device("cpu"), 1, None), held_interrupts():
+        1 / 0  # noqa: B018
+    assert settings() == before and torch.equal(torch.get_rng_state(), state)
 
 
 KILLED = """

@@ -6,8 +6,10 @@ The sources v are the embedding and the changes of the stream: every output u ("
 finished block of events added, h_end − h_start. One query and key gain per event; the head sees h, without routing.
 Unlike Attention Residuals the mixture is added to the stream and does not replace it.
 
-Start: all queries 0, so the mixture is the plain mean of the sources, and the first event reads 2e. With `null` a
-source of zeros joins the softmax with score 0, which takes weight off the others.
+Start: all queries 0, so the mixture is the plain mean of the sources. In full, S sources add up to h, so x is
+(1 + 1/S) h, and the untrained model is the standard one up to the epsilon of its norms; in Delta Block it is not, as
+the mean lacks the unfinished block. With `null` a source of zeros joins the softmax with score 0, which takes weight
+off the others and brings Delta Block nearer to standard.
 Ours: a block's change is kept as the sum of its outputs, which is h_end − h_start without subtracting two large
 vectors; the unfinished block is not a source of its own (h holds it); the null source stays zero (the released code
 trains it); nothing here decays.

@@ -12,8 +12,9 @@ projection each way at every boundary, nothing but matrix products and norms. Al
 
     write     y as the article says ("output"), or only what the group changed, y − h ("delta")
     input     the wide stream starts from a learned map of the embedding ("linear"), or from the embedding and zeros
-              ("pad"). A wide embedding table would not fit: the table is tied to the head and d wide, and `begin`
-              sees vectors and no tokens; "linear" is a wide table of rank d
+              ("pad"; the last D − d columns of R_0 then have nothing to read). A wide embedding table would not fit:
+              the table is tied to the head and d wide, and `begin` sees vectors, not tokens; "linear" is a wide table
+              of rank d
     start     W_in = [I; G], R_j = [I 0], W_j = [I; G_j], with fresh G of variance 1/d. So every group starts with
               the first d channels, and the others hold random views, as large as what they view, of the embedding
               and of each group's output. R_j learns to read them from the first step: its zero columns have
