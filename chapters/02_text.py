@@ -502,8 +502,7 @@ print(f"{certain:.1%} of the symbols are certain to a perfect reader")
 forgetful = stories.forgetful_surprisal(story)
 shown = story.text + "¶"  # the end of the story
 lines = textwrap.wrap(shown, 64, drop_whitespace=False)
-assert "".join(lines) == shown
-fig, axes = plt.subplots(len(lines), 1, figsize=(9, len(lines)), sharex=False, sharey=True)
+fig, axes = plt.subplots(len(lines), 1, figsize=(9, len(lines)), sharey=True)
 start = 0
 for axis, line in zip(axes, lines, strict=True):
     here, place = slice(start, start + len(line)), np.arange(len(line))

@@ -374,7 +374,7 @@ print(f"{len(corpus.train)} pieces of 65 letters; to know only how often each co
 
 def train_one(scheme):
     model = ModelConfig(layers=LAYERS, scheme=scheme, **FAMILIES["pocket"])
-    recipe = TrainConfig(steps=STEPS, batch_size=8, lr=1e-3, eval_every=STEPS, eval_chunks=32, device="cpu", threads=1,
+    recipe = TrainConfig(steps=STEPS, batch_size=8, lr=1e-3, eval_every=STEPS, eval_chunks=16, device="cpu", threads=1,
                          out=Path(room.name) / scheme)  # fmt: skip
     seen = []
     train(RunConfig(model, data, recipe), corpus, progress=False,
@@ -382,8 +382,16 @@ def train_one(scheme):
     return seen
 
 
+# %%
+seen = {scheme: train_one(scheme) for scheme in ("standard", "postnorm")}
+
+# %%
+seen |= {scheme: train_one(scheme) for scheme in ("deepnorm", "rezero")}
+
+# %%
+seen |= {"layerscale": train_one("layerscale")}
+
 # %% tags=["nbval-ignore-output"]
-seen = {scheme: train_one(scheme) for scheme in SCHEMES}
 print(f"{'':11s}  validation loss    size of the stream     an event adds, relatively, after training")
 print(f"{'':11s}   start    after   event 1 → end, after   first 6 events   last 6 events")
 for scheme, ((loss_0, *_), (loss_1, stream, relative)) in seen.items():

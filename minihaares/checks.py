@@ -69,9 +69,7 @@ def close(answer: Any, expected: Any, hint: str = "", relative: float = 1e-6, ab
         _fail(f"The answer is {ours[index].item():.6g}{where}; expected was {theirs[index].item():.6g}.", hint)
 
 
-def same_function(
-    mine: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Any, hint: str = ""
-) -> None:
+def same_function(mine: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Any, hint: str = "") -> None:
     """Equal outputs and equal gradients with respect to every floating-point tensor among the inputs."""
     results = []
     for function in (mine, reference):
@@ -106,7 +104,7 @@ def same_formula(answer: Any, expected: sp.Expr, hint: str = "") -> None:
     """Two sympy expressions that are the same function of the same symbols, in whatever form they are written.
 
     Symbols are matched by name. The two are compared at twelve points of positive fractions, to thirty digits: for
-    what can be written with the usual functions, no wrong formula agrees with the right one at all of them by luck.
+    what is made of the usual functions, no wrong formula agrees with the right one at all of them by luck.
     """
     _not_nothing(answer, hint)
     try:
@@ -121,6 +119,7 @@ def same_formula(answer: Any, expected: sp.Expr, hint: str = "") -> None:
     if foreign and sorted(s.name for s in sp.simplify(ours).free_symbols if s.name not in by_name):
         known = ", ".join(sorted(by_name)) or "no symbols at all"
         _fail(f"The answer speaks of {', '.join(foreign)}; the expected one is made of {known}.", hint)
+    off = 10.0 ** (-12 if ours.has(sp.Float) else 5 - DIGITS)  # whoever writes 0.5 for 1/2 has the digits of a float
     dice = Random(0)
     for _ in range(POINTS):
         point = {name: sp.Rational(dice.randint(1, 60), dice.randint(1, 20)) for name in sorted({*by_name, *foreign})}
@@ -128,7 +127,7 @@ def same_formula(answer: Any, expected: sp.Expr, hint: str = "") -> None:
             expression.subs({symbol: point[symbol.name] for symbol in expression.free_symbols}).evalf(DIGITS)
             for expression in (ours, expected)
         )
-        if not a.is_number or not a.is_finite or abs(a - e) > sp.Float(10) ** (5 - DIGITS) * (1 + abs(e)):
+        if not a.is_number or not a.is_finite or abs(a - e) > off * (1 + abs(e)):
             at = ", ".join(f"{name} = {value}" for name, value in point.items())
             _fail(f"At {at} the answer is {sp.N(a, 6)}; expected was {sp.N(e, 6)}.", hint)
 

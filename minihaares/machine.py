@@ -33,7 +33,8 @@ def device_name(device: torch.device) -> str:
     """The device in words: "cpu with 2 threads", "cuda (NVIDIA …)"."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"cpu with {torch.get_num_threads()} thread(s)" if device.type == "cpu" else str(device)
+    threads = torch.get_num_threads()
+    return f"cpu with {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else str(device)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def test_train_says_what_it_uses_and_what_to_do_next(capsys, tmp_path):
     assert cli.main(["train", "--corpus", "text.txt", "--out", str(run), "--scheme", "block", *TINY]) == 0
     out, err = capsys.readouterr()
     assert "text.txt" in out and "100.0% of the training characters kept" in out and "char tokenizer" in out
-    assert "block: 2 layers of width 8" in err and "cpu with 1 thread(s)" in err and "from scratch" in err
+    assert "block: 2 layers of width 8" in err and "cpu with 1 thread;" in err and "from scratch" in err
     assert "tokens/s" in err and "validation" in err
     best = min(row.valid_loss for row in read_curve(run / "curve.csv"))
     assert f"best validation loss {best:.4f} nats per character" in out

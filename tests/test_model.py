@@ -352,7 +352,7 @@ def test_a_single_source_gives_its_query_no_gradient_at_all(case):
 
 # ---- the cache, and generation ----
 
-CHUNKS = [[7], [1] * 7, [3, 1, 3], [1, 6], [6, 1], [2, 2, 3]]
+CHUNKS = [[1] * 7, [3, 1, 3], [1, 6], [6, 1]]
 
 
 @every_causal_scheme
@@ -546,7 +546,7 @@ def test_a_compiled_model_is_the_model(case):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("case", by_name("haares"), ids=str)
+@pytest.mark.parametrize("case", by_name("haares")[:1], ids=str)
 def test_a_model_compiled_to_machine_code_is_the_model(case):
     if not any(map(shutil.which, ("g++", "clang++", "c++", "cl"))):
         pytest.skip("torch.compile needs a C++ compiler, and there is none")

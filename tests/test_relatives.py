@@ -387,6 +387,10 @@ def test_mhc_mixing_is_doubly_stochastic_near_the_identity_at_first_and_learns(a
     sums_are_one(after, 1e-3)
     assert ((after - start).abs().amax((1, 2, 3, 4)) > 1e-5)[1:].all()  # at event 0 all streams are equal
     assert (after[1:, 0, 0] - after[1:, 1, -1]).abs().max() > 1e-6  # and it depends on the token
+    H = noise(2, 7, 4, 12).float()
+    exact = model.residual.mixing(H, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        assert torch.equal(model.residual.mixing(H, 3), exact)  # not one bit lost
 
 
 def test_mhc_gradients_reach_the_mixing_from_its_start():

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from minihaares import train as train_module
-from minihaares.checkpoints import Row, read_curve, read_tensors, write_curve, write_tensors
+from minihaares.checkpoints import Row, read_curve, read_tensors, write_curve, write_tensors, write_whole
 from minihaares.data import BOS, PAD, CharTokenizer, Corpus, DataConfig, DataError
 from minihaares.machine import held_interrupts, own_settings, pick_device
 from minihaares.model import SCHEMES, ConfigError, ModelConfig, Transformer
@@ -359,6 +359,22 @@ def test_a_full_disk_costs_nothing(reference, tmp_path):
     assert_same_run(folder, reference)
 
 
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail_halfway(temporary: Path) -> None:
+        temporary.write_text("ne")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(TrainError, match="Could not save .*No space left on device"):
+        write_whole(path, fail_halfway)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with path.open() as old:
+        write_whole(path, lambda temporary: temporary.write_text("new"))
+        assert (old.read(), path.read_text()) == ("old", "new")  # the old file was not written into
+
+
 def test_what_a_killed_save_left_is_cleared_away(run_folder):
     (run_folder / ".last.safetensors.123.tmp").write_bytes(b"half")
     tiny_train(run_folder)
@@ -441,7 +457,8 @@ def damage(path: Path, how: str) -> None:
     elif how == "noise":
         path.write_bytes(bytes(range(256)) * 20)
     elif how == "other kind":
-        shutil.copy(path.with_name("last.safetensors"), path)
+        other = {"best": "last", "last": "best"}[path.stem]
+        shutil.copy(path.with_name(f"{other}.safetensors"), path)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +476,7 @@ def test_a_damaged_run_is_refused_in_one_sentence(run_folder, name, how):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("last.safetensors", how) for how in ("cut", "empty", "foreign", "noise")]
+    [("last.safetensors", how) for how in ("cut", "empty", "foreign", "noise", "other kind")]
     + [("curve.csv", how) for how in ("missing", "noise")]
     + [("config.json", "cut"), ("tokenizer.json", "cut")],
 )

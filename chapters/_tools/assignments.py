@@ -298,7 +298,7 @@ def check_folder(folder: Path, visible: bool, seconds: float, table: Path | None
         for o in outcomes:
             score = f"{o.earned if o.earned is not None else '?'}/{o.points}"
             print(f"{name}::{o.task} {o.status} {score}" + (f"\n    {o.message}" if o.message else ""), flush=True)
-        earned, reachable = (sum(x or 0 for x in column) for column in zip(*((o.earned, o.points) for o in outcomes)))
+        earned, reachable = sum(o.earned or 0 for o in outcomes), sum(o.points for o in outcomes)
         unread = sum(o.points for o in outcomes if o.status == "TO READ")
         print(f"== {name}: {earned} of {reachable} points" + (f", {unread} more to be read" if unread else "") + " ==")
         everything += outcomes

@@ -44,6 +44,7 @@ def lively(config: ModelConfig, seed: int = 0) -> Transformer:
 # and the like (not with torch's own softmax), for inputs of any shape. Scores of 1000 must not become `nan`; a score
 # of $-\infty$ gets the share 0.
 
+
 # %% nbgrader={"grade_id": "softmax", "solution": true}
 def softmax(z: Tensor) -> Tensor:
     """Shares over the last axis. z [..., n] -> [..., n]."""
@@ -73,6 +74,7 @@ checks.same_function(softmax, lambda x: F.softmax(x, -1), noise(2, 3, 4, 5), hin
 #
 # The mean runs over the channels of one token, that is over the last axis and no other.
 
+
 # %% nbgrader={"grade_id": "rms_norm", "solution": true}
 def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-6) -> Tensor:
     """x [..., d] and gain [d] -> [..., d]."""
@@ -91,8 +93,11 @@ checks.close(rms_norm(pair, two), [[6 / root, 8 / root]], "The mean square of (3
 x, gain = noise(2, 5, 8), noise(8, seed=1)
 exact = x / torch.sqrt((x * x).sum(-1, keepdim=True) / 8 + 1e-6) * gain
 checks.close(rms_norm(x, gain), exact, "Each token is divided by its own root mean square.")
-checks.close(rms_norm(1e-3 * x, gain), 1e-3 * x * gain / torch.sqrt((1e-6 * x * x).mean(-1, keepdim=True) + 1e-6),
-             "For tiny inputs ε counts, and it stands under the root.")  # fmt: skip
+checks.close(
+    rms_norm(1e-3 * x, gain),
+    1e-3 * x * gain / torch.sqrt((1e-6 * x * x).mean(-1, keepdim=True) + 1e-6),
+    "For tiny inputs ε counts, and it stands under the root.",
+)
 checks.close(rms_norm(x, gain, 0.5), x * gain / torch.sqrt((x * x).mean(-1, keepdim=True) + 0.5), "Use the given ε.")
 ### END HIDDEN TESTS
 
@@ -106,6 +111,7 @@ checks.close(rms_norm(x, gain, 0.5), x * gain / torch.sqrt((x * x).mean(-1, keep
 # $$(a, b) \mapsto (a\cos\theta - b\sin\theta,\ \ b\cos\theta + a\sin\theta).$$
 #
 # `start` is the position of the first token.
+
 
 # %% nbgrader={"grade_id": "rotate", "solution": true}
 def rotate(x: Tensor, start: int = 0) -> Tensor:
@@ -146,6 +152,7 @@ checks.close(score[1:, 1:], score[:-1, :-1], "A score depends on the distance of
 # There may be fewer queries than keys: **the T queries are the last T of the S positions.** That is what generation
 # needs, where old keys are kept and only new queries are made.
 
+
 # %% nbgrader={"grade_id": "attend", "solution": true}
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """q [..., T, h], k and v [..., S, h] with S >= T -> [..., T, h]."""
@@ -160,8 +167,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 checks.own_work(attend, without=("scaled_dot_product_attention",))
 q, k = torch.ones(3, 1, dtype=torch.float64), torch.tensor([3.0, 1.0, 4.0], dtype=torch.float64).log()[:, None]
 v = torch.tensor([[2.0], [4.0], [9.0]], dtype=torch.float64)
-checks.close(attend(q, k, v), [[2.0], [2.5], [5.75]],
-             "By hand: token 1 sees itself; token 2 shares 3 : 1 between 2 and 4; token 3 shares 3 : 1 : 4.")  # fmt: skip
+checks.close(
+    attend(q, k, v),
+    [[2.0], [2.5], [5.75]],
+    "By hand: token 1 sees itself; token 2 shares 3 : 1 between 2 and 4; token 3 shares 3 : 1 : 4.",
+)
 ### BEGIN HIDDEN TESTS
 q, k, v = noise(2, 2, 5, 4), noise(2, 2, 5, 4, seed=1), noise(2, 2, 5, 4, seed=2)
 reference = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -178,6 +188,7 @@ checks.close(attend(q[..., 4:, :], k, v), reference[..., 4:, :], "A single query
 # One matrix makes queries, keys and values at once: rows $0 … d-1$ of `qkv` the queries, then the keys, then the
 # values. Each is cut into heads of consecutive channels; queries and keys are rotated; every head attends on its own;
 # the heads are put side by side again and mixed by `out`. Matrices are stored `[out, in]`: apply them as `x @ W.T`.
+
 
 # %% nbgrader={"grade_id": "attention", "solution": true}
 def attention(x: Tensor, qkv: Tensor, out: Tensor, heads: int) -> Tensor:
@@ -220,6 +231,7 @@ for heads in (2, 4):
 # $\mathrm{MLP}(x) = W_\text{down}\big(\mathrm{silu}(W_\text{gate}x)\odot W_\text{up}x\big)$ with
 # $\mathrm{silu}(a) = a/(1 + e^{-a})$. The first half of the rows of `gate_up` is the gate.
 
+
 # %% nbgrader={"grade_id": "mlp", "solution": true}
 def mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """x [B, T, d] (already normalised), gate_up [2f, d], down [d, f] -> [B, T, d]."""
@@ -233,8 +245,13 @@ def mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 checks.own_work(mlp)
 one, gate_up = torch.ones(1, 1, 1, dtype=torch.float64), torch.tensor([[2.0], [3.0]], dtype=torch.float64)
 by_hand = 2 / (1 + math.exp(-2)) * 3 * 5
-checks.close(mlp(one, gate_up, torch.tensor([[5.0]], dtype=torch.float64)), [[[by_hand]]],
-             "Here the gate is 2, up is 3 and down is 5: silu(2) · 3 · 5.")  # fmt: skip
+checks.close(
+    mlp(one, gate_up, torch.tensor([[5.0]], dtype=torch.float64)),
+    [[[by_hand]]],
+    "Here the gate is 2, up is 3 and down is 5: silu(2) · 3 · 5.",
+)
+
+
 ### BEGIN HIDDEN TESTS
 def package_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     sublayer = model.MLP(ModelConfig(width=x.shape[-1], ff=down.shape[1], heads=1), prenorm=False)
@@ -261,6 +278,7 @@ checks.same_function(mlp, package_mlp, *inputs, hint="Values and gradients must 
 #
 # The number of sublayers is not given: count them in the names.
 
+
 # %% nbgrader={"grade_id": "transformer", "solution": true}
 def transformer(tokens: Tensor, weights: dict[str, Tensor], heads: int) -> Tensor:
     """tokens [B, T] -> logits [B, T, V]."""
@@ -284,8 +302,11 @@ config = ModelConfig(vocab_size=11, layers=1, width=8, heads=2, ff=12)
 reference = lively(config)
 tokens = torch.tensor([[1, 5, 2, 10, 5], [7, 7, 0, 3, 9]])
 weights = dict(reference.named_parameters())
-checks.close(transformer(tokens, weights, 2), reference(tokens),
-             "One layer: embed, then twice norm, sublayer, add; then the last norm and the embedding again.")  # fmt: skip
+checks.close(
+    transformer(tokens, weights, 2),
+    reference(tokens),
+    "One layer: embed, then twice norm, sublayer, add; then the last norm and the embedding again.",
+)
 ### BEGIN HIDDEN TESTS
 for layers, heads in ((2, 1), (5, 4)):
     reference = lively(ModelConfig(vocab_size=13, layers=layers, width=16, heads=heads, ff=20), seed=layers)
@@ -307,6 +328,7 @@ for layers, heads in ((2, 1), (5, 4)):
 # cache holds and gives their logits `[B, number of new tokens, V]`. First the whole prompt is new, then one token at a
 # time.
 
+
 # %% nbgrader={"grade_id": "greedy", "solution": true}
 def greedy(model, tokens: Tensor, count: int) -> Tensor:
     """tokens [B, T] -> [B, T + count], the prompt included."""
@@ -322,10 +344,15 @@ def greedy(model, tokens: Tensor, count: int) -> Tensor:
 
 # %% nbgrader={"grade_id": "check_greedy", "grade": true, "points": 2}
 checks.own_work(greedy, without=("generate",), allowed=("KVCache",))
-reference = lively(ModelConfig(vocab_size=11, layers=1, width=8, heads=2, ff=12))
-prompt = torch.tensor([[1, 5, 2]])
-checks.equal(greedy(reference, prompt, 4), model.generate(reference, prompt, 4, temperature=0).tolist(),
-             "The next token is the argmax of the logits at the last position.")  # fmt: skip
+reference = lively(ModelConfig(vocab_size=11, layers=1, width=8, heads=2, ff=12), seed=1)
+prompt = torch.tensor([[3, 7, 7, 1]])
+checks.equal(
+    greedy(reference, prompt, 4),
+    model.generate(reference, prompt, 4, temperature=0).tolist(),
+    "The next token is the argmax of the logits at the last position.",
+)
+
+
 ### BEGIN HIDDEN TESTS
 class Counting:
     """A model that notes how many tokens each call brought."""
@@ -355,6 +382,7 @@ checks.equal(greedy(counting, prompt, 0), prompt.tolist(), "Asked for no token, 
 # hidden units in its MLP and `vocab` tokens? The head is tied to the embedding, no linear layer has a bias, and the
 # rotary positions are not learned.
 
+
 # %% nbgrader={"grade_id": "count_parameters", "solution": true}
 def count_parameters(vocab: int, layers: int, width: int, ff: int) -> int:
     """The number of trained numbers."""
@@ -373,6 +401,8 @@ checks.equal(count_parameters(5, 1, 4, 6), count, "Look at the names and shapes 
 for vocab, layers, width, ff in ((11, 3, 8, 20), (256, 2, 32, 128), (7, 1, 6, 5)):
     config = ModelConfig(vocab_size=vocab, layers=layers, width=width, heads=1, ff=ff)
     count = sum(p.numel() for p in Transformer(config).parameters())
-    checks.equal(count_parameters(vocab, layers, width, ff), count, f"V = {vocab}, L = {layers}, d = {width}, f = {ff}.")
+    checks.equal(
+        count_parameters(vocab, layers, width, ff), count, f"V = {vocab}, L = {layers}, d = {width}, f = {ff}."
+    )
 checks.equal(round(count_parameters(256, 48, 512, 2048) / 1e6, 1), 201.5, "The paper's medium model has 201.5 M.")
 ### END HIDDEN TESTS

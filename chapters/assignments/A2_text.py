@@ -27,6 +27,7 @@ from minihaares.data import BOS, EOT, PAD, UNK  # the ids 2, 3, 0 and 1 of every
 # characters of the text, in order: the most frequent first; of two that are equally frequent, the one with the smaller
 # code point (`ord`) first. Give them as one string. A text with fewer characters gives a shorter string.
 
+
 # %% nbgrader={"grade_id": "vocabulary", "solution": true}
 def vocabulary(text: str, size: int) -> str:
     """The characters that get an id, in the order of their ids; at most size - 4."""
@@ -54,6 +55,7 @@ for size in (12, 40, 256):
 #
 # The first character of the vocabulary has id 4. A character that is not in it becomes `UNK`. Going back, special ids
 # leave no trace, except that `UNK` becomes `"?"`.
+
 
 # %% nbgrader={"grade_id": "encode_decode", "solution": true}
 def encode(text: str, characters: str) -> list[int]:
@@ -91,6 +93,7 @@ checks.equal(encode(text, tokenizer.characters), tokenizer.encode(text).tolist()
 # the end is filled up with `PAD`, but a remainder of a single id is dropped: nothing in it can be predicted. Records
 # are never joined.
 
+
 # %% nbgrader={"grade_id": "chunks", "solution": true}
 def chunks(ids: list[int], size: int) -> list[list[int]]:
     """Lists of exactly `size` ids each."""
@@ -121,6 +124,7 @@ for length in range(2, 14):
 # A bigram model knows one number for each pair: how likely is `next` if the last id was `last`? Count the pairs in a
 # text, add 1 to every count (so that nothing is impossible), and divide so that for each `last` the probabilities of
 # all `next` add up to 1.
+
 
 # %% nbgrader={"grade_id": "bigram", "solution": true}
 def bigram(ids: list[int], vocab: int) -> np.ndarray:
@@ -155,6 +159,7 @@ checks.close(bigram([0, 0, 0, 0], 2), [[4 / 5, 1 / 5], [1 / 2, 1 / 2]], "Pairs t
 # The mean, over all ids that have one before them, of $-\log p(\text{next} \mid \text{last})$, in nats. Pairs whose
 # `next` is `PAD` do not count.
 
+
 # %% nbgrader={"grade_id": "bigram_loss", "solution": true}
 def bigram_loss(table: np.ndarray, ids: list[int]) -> float:
     """Mean nats per predicted id."""
@@ -183,6 +188,7 @@ checks.close(bigram_loss(table, ids), expected, "Eight ids are seven predictions
 # Losses per token of two tokenizers cannot be compared: one cuts the text into fewer pieces. **Bits per byte** can: the
 # bits spent on the whole text, divided by the number of bytes that it has in UTF-8. One bit is $\log 2$ nats.
 
+
 # %% nbgrader={"grade_id": "bits_per_byte", "solution": true}
 def bits_per_byte(nats_per_token: float, tokens: int, text: str) -> float:
     """`text` was predicted as `tokens` tokens at this mean loss."""
@@ -209,6 +215,7 @@ checks.close(bits_per_byte(1.5, 40, "x" * 100), 1.5 * 40 / 100 / math.log(2), "1
 # average the **entropy** of the choices on a text. Expressed as a loss: all nats spent on very many texts, divided by
 # all symbols predicted in them (each character, and the end of each text). No model has a lower one.
 
+
 # %% nbgrader={"grade_id": "floor", "solution": true}
 def floor(choices: list[list[tuple[str, float]]]) -> float:
     """Nats per symbol of the best possible reader; the end of a text is a symbol."""
@@ -222,13 +229,19 @@ def floor(choices: list[list[tuple[str, float]]]) -> float:
 # %% nbgrader={"grade_id": "check_floor", "grade": true, "points": 3}
 coin = [[("a", 0.5), ("b", 0.5)]]
 checks.close(floor(coin), math.log(2) / 2, "log 2 nats a text, and two symbols to predict: the letter and the end.")
-checks.close(floor([[("the ", 1.0)], [("cat", 0.25), ("dog", 0.75)]]),
-             -(0.25 * math.log(0.25) + 0.75 * math.log(0.75)) / 8, "What is certain costs nothing but has a length.")
+checks.close(
+    floor([[("the ", 1.0)], [("cat", 0.25), ("dog", 0.75)]]),
+    -(0.25 * math.log(0.25) + 0.75 * math.log(0.75)) / 8,
+    "What is certain costs nothing but has a length.",
+)
 ### BEGIN HIDDEN TESTS
 uneven = [[("a", 0.5), ("bbbbbbbbb", 0.5)], [("x", 0.9), ("yy", 0.1)]]
 nats = math.log(2) - 0.9 * math.log(0.9) - 0.1 * math.log(0.1)
-checks.close(floor(uneven), nats / (5 + 1.1 + 1),
-             "Divide all nats by all symbols: a mean of ratios would count short texts as much as long ones.")
+checks.close(
+    floor(uneven),
+    nats / (5 + 1.1 + 1),
+    "Divide all nats by all symbols: a mean of ratios would count short texts as much as long ones.",
+)
 checks.close(floor([[("a", 1.0), ("b", 0.0)]]), 0.0, "What never happens costs nothing: 0 · log 0 counts as 0.")
 ### END HIDDEN TESTS
 
@@ -242,9 +255,11 @@ checks.close(floor([[("a", 1.0), ("b", 0.0)]]), 0.0, "What never happens costs n
 # that do. The next character $c$ then has probability $M(sc)/M(s)$ and costs $-\log$ of it. Give the cost of every
 # character of the candidate `taken`.
 
+
 # %% nbgrader={"grade_id": "surprisals", "solution": true}
 def surprisals(candidates: dict[str, float], taken: str) -> list[float]:
     """Nats for each character of `taken`. candidates: text -> probability."""
+
     ### BEGIN SOLUTION
     def mass(beginning: str) -> float:
         return sum(p for text, p in candidates.items() if text.startswith(beginning))
@@ -259,8 +274,11 @@ two = {"cat": 0.5, "dog": 0.5}
 checks.close(surprisals(two, "cat"), [math.log(2), 0.0, 0.0], "The first letter tells which it is; the rest is free.")
 ### BEGIN HIDDEN TESTS
 pets = {"cat": 0.5, "cow": 0.2, "dog": 0.2, "cod": 0.1}
-checks.close(surprisals(pets, "cow"), [-math.log(0.8), -math.log(0.3 / 0.8), -math.log(0.2 / 0.3)],
-             "c has 0.8; of that, co has 0.3; of that, cow has 0.2: weigh candidates by probability, do not count them.")
+checks.close(
+    surprisals(pets, "cow"),
+    [-math.log(0.8), -math.log(0.3 / 0.8), -math.log(0.2 / 0.3)],
+    "c has 0.8; of that, co has 0.3; of that, cow has 0.2: weigh candidates by probability, do not count them.",
+)
 choice = stories.Choice(pets.keys(), pets.values())
 for index, text in enumerate(pets):
     checks.close(surprisals(pets, text), choice.surprisals[index], f"The costs of {text!r} along the way.")
@@ -278,6 +296,7 @@ for index, text in enumerate(pets):
 # time only. The one who **forgets** remembers nothing from earlier sentences, but all of the present one. Give the mean
 # nats a story costs each of them.
 
+
 # %% nbgrader={"grade_id": "two_readers", "solution": true}
 def two_readers(sentences: list[list[str]], entropy: dict[str, float]) -> tuple[float, float]:
     """(nats of the one who remembers, nats of the one who forgets)."""
@@ -294,7 +313,9 @@ story = [["hero"], ["hero", "toy"], ["toy"]]
 checks.close(two_readers(story, bill), (5.0, 10.0), "Remembering: hero and toy once. Forgetting: 3 + (3 + 2) + 2.")
 ### BEGIN HIDDEN TESTS
 story = [["hero", "hero", "place"], ["toy"], ["place", "hero", "place", "toy"], []]
-checks.close(two_readers(story, bill), (6.0, 12.0), "Within one sentence nobody forgets: a slot named twice costs once.")
+checks.close(
+    two_readers(story, bill), (6.0, 12.0), "Within one sentence nobody forgets: a slot named twice costs once."
+)
 checks.close(two_readers([["toy", "toy"]], bill), (2.0, 2.0), "In a single sentence the two readers are equal.")
 checks.close(two_readers([["hero"], ["place"]], bill), (4.0, 4.0), "A slot that never comes back is paid once by both.")
 ### END HIDDEN TESTS

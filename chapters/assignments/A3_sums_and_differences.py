@@ -38,8 +38,11 @@ F_from = (C - D) / 2
 # %% nbgrader={"grade_id": "check_recovery", "grade": true, "points": 1}
 early, late = 7, 3  # so C is 10 and D is 4
 values = {C: early + late, D: early - late}
-checks.close([sp.sympify(E_from).subs(values), sp.sympify(F_from).subs(values)], [early, late],
-             "Try it with E = 7 and F = 3: then C is 10 and D is 4.")
+checks.close(
+    [sp.sympify(E_from).subs(values), sp.sympify(F_from).subs(values)],
+    [early, late],
+    "Try it with E = 7 and F = 3: then C is 10 and D is 4.",
+)
 ### BEGIN HIDDEN TESTS
 checks.same_formula(E_from, (C + D) / 2, "Add the two equations C = E + F and D = E − F.")
 checks.same_formula(F_from, (C - D) / 2, "Subtract the second equation from the first.")
@@ -52,6 +55,7 @@ checks.same_formula(F_from, (C - D) / 2, "Subtract the second equation from the 
 #
 # Given the outputs of a block, find other outputs with the same $C$ **and** the same $D$. There are many answers; any
 # will do, as long as it works for every block of at least three events, an odd number of them included.
+
 
 # %% nbgrader={"grade_id": "twin", "solution": true}
 def twin(u: np.ndarray) -> np.ndarray:
@@ -71,8 +75,11 @@ def check_twin_of(u: np.ndarray) -> None:
     checks.close(other.shape, u.shape, "The twin has the same shape as the block.")
     assert not np.allclose(other, u), "This is the same block again; something must be different."
     checks.close(other.sum(0), u.sum(0), f"With {len(u)} events, C moved.")
-    checks.close(other[:k].sum(0) - other[k:].sum(0), u[:k].sum(0) - u[k:].sum(0),
-                 f"With {len(u)} events, D moved: the early half has {k} of them.")
+    checks.close(
+        other[:k].sum(0) - other[k:].sum(0),
+        u[:k].sum(0) - u[k:].sum(0),
+        f"With {len(u)} events, D moved: the early half has {k} of them.",
+    )
 
 
 check_twin_of(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [5.0, 5.0]]))
@@ -89,6 +96,7 @@ for m in (3, 5, 6, 7):
 # A block has $m$ outputs of $d$ numbers, $m\cdot d$ dimensions in all. In how many of them can it move without moving
 # $C$? And without moving $C$ or $D$? Mind the smallest block.
 
+
 # %% nbgrader={"grade_id": "forgotten", "solution": true}
 def forgotten(m: int, d: int) -> tuple[int, int]:
     """(dimensions that the sum forgets, dimensions that the pair forgets), for m >= 1 events of width d."""
@@ -104,8 +112,11 @@ for m, d in ((1, 3), (2, 5), (5, 2), (7, 4)):
     signs = [1.0] * ((m + 1) // 2) + [-1.0] * (m // 2)
     rows = np.kron(np.array([[1.0] * m, signs]), np.eye(d))
     ranks = np.linalg.matrix_rank(rows[:d]), np.linalg.matrix_rank(rows)
-    checks.equal(forgotten(m, d), tuple(int(m * d - rank) for rank in ranks),
-                 f"m = {m}, d = {d}. A single event (m = 1) is its own sum: nothing is forgotten.")
+    checks.equal(
+        forgotten(m, d),
+        tuple(int(m * d - rank) for rank in ranks),
+        f"m = {m}, d = {d}. A single event (m = 1) is its own sum: nothing is forgotten.",
+    )
 ### END HIDDEN TESTS
 
 
@@ -124,8 +135,11 @@ late_coefficient = w_C - a * w_D
 
 # %% nbgrader={"grade_id": "check_coefficients", "grade": true, "points": 2}
 no_detail = {w_C: 1, w_D: 0}
-checks.close([sp.sympify(x).subs(no_detail) for x in (early_coefficient, late_coefficient)], [1, 1],
-             "Without the detail, both halves enter with the weight of C.")
+checks.close(
+    [sp.sympify(x).subs(no_detail) for x in (early_coefficient, late_coefficient)],
+    [1, 1],
+    "Without the detail, both halves enter with the weight of C.",
+)
 ### BEGIN HIDDEN TESTS
 checks.same_formula(early_coefficient, w_C + a * w_D, "Put C = E + F and D = E − F in and collect E.")
 checks.same_formula(late_coefficient, w_C - a * w_D, "Put C = E + F and D = E − F in and collect F.")
@@ -161,6 +175,7 @@ checks.same_formula(gap, 4 * a * w_C * w_D, "It must be early² − late², with
 # Now the other way round: someone wants the mixture `early` $\cdot E$ + `late` $\cdot F$. Find the weights $w_C, w_D$
 # that give it. They must not be negative, and together not above 1 (the rest of the softmax goes to other sources). If
 # there are none, return `None`.
+
 
 # %% nbgrader={"grade_id": "weights_for", "solution": true}
 def weights_for(early: float, late: float, a: float) -> tuple[float, float] | None:
@@ -211,6 +226,7 @@ checks.close(sp.sympify(lift).subs(b, -2).evalf(), 0.126928, "At b = −2, where
 # For $w = \mathrm{softmax}(z)$, give the matrix $J_{sr} = \partial w_s/\partial z_r$ **in terms of the shares**
 # $w_1 … w_S$.
 
+
 # %% nbgrader={"grade_id": "jacobian", "solution": true}
 def jacobian(w: list[sp.Symbol]) -> sp.Matrix:
     """The S × S matrix of derivatives, made of the S given symbols."""
@@ -227,8 +243,11 @@ def check_jacobian_of(scores: list[int]) -> None:
     checks.equal(answer.shape, (len(w), len(w)), f"With {len(w)} slots the matrix is {len(w)} × {len(w)}.")
     numbers = dict(zip(w, (share.subs(at).evalf(20) for share in shares), strict=True))
     true = [[float(share.diff(x).subs(at)) for x in z] for share in shares]
-    checks.close(np.array(answer.subs(numbers).evalf(20).tolist(), dtype=float), true,
-                 "Differentiate e^(z_s) / Σ e^(z_t): once for r = s, once for r ≠ s.")
+    checks.close(
+        np.array(answer.subs(numbers).evalf(20).tolist(), dtype=float),
+        true,
+        "Differentiate e^(z_s) / Σ e^(z_t): once for r = s, once for r ≠ s.",
+    )
 
 
 check_jacobian_of([0, 0])
@@ -256,6 +275,8 @@ mean_sources = 1 + g * (N - 1) / 2 + g * (1 - N / (2 * L))
 # %% nbgrader={"grade_id": "check_mean_sources", "grade": true, "points": 3}
 haares = float(sp.sympify(mean_sources).subs({L: 48, N: 4, g: 2}))
 assert abs(haares - 5.917) < 5e-4, f"HAARES with 48 layers and 4 blocks sees 5.917 on average; you have {haares:.3f}."
+
+
 ### BEGIN HIDDEN TESTS
 def count_sources(layers: int, blocks: int, per_block: int) -> sp.Rational:
     m, total = 2 * layers // blocks, 0
@@ -267,7 +288,10 @@ def count_sources(layers: int, blocks: int, per_block: int) -> sp.Rational:
 
 for layers, blocks, per_block in ((48, 8, 1), (12, 3, 2), (6, 12, 1), (5, 1, 2)):
     found = sp.sympify(mean_sources).subs({L: layers, N: blocks, g: per_block})
-    checks.close(found, count_sources(layers, blocks, per_block),
-                 f"L = {layers}, N = {blocks}, g = {per_block}: count them event by event.")
+    checks.close(
+        found,
+        count_sources(layers, blocks, per_block),
+        f"L = {layers}, N = {blocks}, g = {per_block}: count them event by event.",
+    )
 checks.same_formula(mean_sources, 1 + g * (N + 1) / 2 - g * N / (2 * L), "Use the given symbols L, N and g.")
 ### END HIDDEN TESTS

@@ -35,6 +35,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 # The detail of a block adds its early events and subtracts its late ones. Give the signs; an odd block gives its extra
 # event to the early half.
 
+
 # %% nbgrader={"grade_id": "half_signs", "solution": true}
 def half_signs(m: int) -> list[int]:
     """m signs, +1 or -1."""
@@ -60,6 +61,7 @@ for m in (1, 2, 3, 5, 8):
 # After each event, $C \leftarrow C + u$ and $D \leftarrow D \pm u$. Before the first write of a block there is no pair
 # (`None`). Reads hold on to the tensors that they saw, so **make new tensors**; nothing may change in place.
 
+
 # %% nbgrader={"grade_id": "write_pair", "solution": true}
 def write_pair(pair: tuple[Tensor, Tensor] | None, u: Tensor, sign: int) -> tuple[Tensor, Tensor]:
     """The pair (C, D) after an event of this sign made u [B, T, d]."""
@@ -80,7 +82,9 @@ checks.close(pair[1], u + v - w, "D adds early outputs and subtracts late ones."
 first = write_pair(None, u, 1)
 kept = first[0].clone(), first[1].clone()
 second = write_pair(first, v, -1)
-checks.close(first, kept, "The old pair changed: a read that holds it would see another value later. Use C + u, not +=.")
+checks.close(
+    first, kept, "The old pair changed: a read that holds it would see another value later. Use C + u, not +=."
+)
 checks.close(second, (u + v, u - v), "An early event, then a late one.")
 checks.close(write_pair(None, u, -1)[1], -u, "A first event with sign −1 (other splits have such) makes D = −u.")
 u2 = u.clone()
@@ -101,6 +105,7 @@ checks.close(u2, u, "The sublayer's output itself must not change.")
 # RMS is taken **per token**, over the channels: anything that runs over tokens would let a token feel later ones. No
 # gradient flows through $a$: the gradient of $\hat D$ with respect to $D$ is $a$, as if $a$ were a constant.
 
+
 # %% nbgrader={"grade_id": "matched", "solution": true}
 def matched(C: Tensor, D: Tensor, gamma: float = GAMMA, eps: float = EPS) -> Tensor:
     """C, D [B, T, d] -> the matched detail [B, T, d]."""
@@ -113,7 +118,9 @@ def matched(C: Tensor, D: Tensor, gamma: float = GAMMA, eps: float = EPS) -> Ten
 # %% nbgrader={"grade_id": "check_matched", "grade": true, "points": 3}
 checks.own_work(matched)
 C, D = torch.tensor([[[3.0, 4.0]]], dtype=torch.float64), torch.tensor([[[0.0, 2.0]]], dtype=torch.float64)
-checks.close(matched(C, D), [[[0.0, 5.0]]], "RMS(C) is 5/√2, RMS(D) is 2/√2: the detail is scaled by 2.5.", absolute=1e-4)
+checks.close(
+    matched(C, D), [[[0.0, 5.0]]], "RMS(C) is 5/√2, RMS(D) is 2/√2: the detail is scaled by 2.5.", absolute=1e-4
+)
 ### BEGIN HIDDEN TESTS
 C, D = noise(2, 5, 8), noise(2, 5, 8, seed=1) * torch.tensor([0.05, 0.5, 1.0, 2.0, 40.0], dtype=torch.float64)[:, None]
 checks.close(matched(C, D), depth_read.matched(C, D, GAMMA, EPS), "Per token; the scale is clipped on both sides.")
@@ -133,6 +140,7 @@ checks.close(leaf_D.grad, matched(C, D) / D, "The gradient with respect to D is 
 #
 # In the early half $D = C$. A read comes **before** its event's own write. Which event of a block (counted from 1) is
 # the first whose read finds a $D$ that differs from $C$ in its own block's pair? `None` if no event does.
+
 
 # %% nbgrader={"grade_id": "first_contrast", "solution": true}
 def first_contrast(m: int) -> int | None:
@@ -162,6 +170,7 @@ for m in (1, 2, 3, 5, 6, 24):
 #
 # In this order: the embedding; then $C_j$ and $\hat D_j$ of every finished block; then $C$ and $\hat D$ of the active
 # block, **if anything has been written to it**. Pairs are given as they were written, not matched.
+
 
 # %% nbgrader={"grade_id": "visible_sources", "solution": true}
 def visible_sources(
@@ -195,6 +204,7 @@ checks.equal(len(visible_sources(e, (), pairs[0])), 3, "A first block under way:
 # $z_s = q\cdot\mathrm{RMSNorm}(v_s) + b\,[s \text{ is a detail}]$, where the norm has the learned gain $g$ and
 # $\varepsilon = 10^{-6}$ under its root. There is no factor $1/\sqrt d$.
 
+
 # %% nbgrader={"grade_id": "depth_scores", "solution": true}
 def depth_scores(sources: list[Tensor], query: Tensor, gain: Tensor, bias: Tensor, details: list[bool]) -> Tensor:
     """S sources [B, T, d], query and gain [d], bias a number, details: which are detail slots -> [S, B, T]."""
@@ -211,16 +221,23 @@ def depth_scores(sources: list[Tensor], query: Tensor, gain: Tensor, bias: Tenso
 checks.own_work(depth_scores)
 ones, b = torch.ones(2, dtype=torch.float64), torch.tensor(-2.0, dtype=torch.float64)
 vectors = [torch.tensor([[[3.0, 3.0]]], dtype=torch.float64), torch.tensor([[[0.5, -0.5]]], dtype=torch.float64)]
-checks.close(depth_scores(vectors, ones, ones, b, [False, True]), [[[2.0]], [[-2.0]]],
-             "Normalised, the vectors are (1, 1) and (1, −1): scores 2 and 0, and the detail gets b = −2.", absolute=1e-4)
+checks.close(
+    depth_scores(vectors, ones, ones, b, [False, True]),
+    [[[2.0]], [[-2.0]]],
+    "Normalised, the vectors are (1, 1) and (1, −1): scores 2 and 0, and the detail gets b = −2.",
+    absolute=1e-4,
+)
 ### BEGIN HIDDEN TESTS
 vectors, q, gain = [noise(2, 4, 6, seed=s) for s in range(5)], noise(6, seed=7), noise(6, seed=8)
 details = [False, False, True, False, True]
 expected = depth_read.depth_scores(vectors, q, gain, 1e-6)
 expected[2::2] += b
 checks.close(depth_scores(vectors, q, gain, b, details), expected, "Gain, query and bias each have their place.")
-checks.close(depth_scores(vectors[:3], q, gain, b, [False] * 3), expected[:3] - b * torch.tensor([0, 0, 1])[:, None, None],
-             "Where nothing is a detail (in the final read), nothing gets the bias.")
+checks.close(
+    depth_scores(vectors[:3], q, gain, b, [False] * 3),
+    expected[:3] - b * torch.tensor([0, 0, 1])[:, None, None],
+    "Where nothing is a detail (in the final read), nothing gets the bias.",
+)
 tiny = [1e-3 * vectors[0]]
 checks.close(depth_scores(tiny, q, gain, b, [False]), depth_read.depth_scores(tiny, q, gain, 1e-6), "ε is 1e-6.")
 ### END HIDDEN TESTS
@@ -232,6 +249,7 @@ checks.close(depth_scores(tiny, q, gain, b, [False]), depth_read.depth_scores(ti
 #
 # Shares by a softmax over the **sources**, separately for each token, and the mixture $\sum_s w_s v_s$. It replaces the
 # sublayer's input; nothing is added to it.
+
 
 # %% nbgrader={"grade_id": "mixture", "solution": true}
 def mixture(scores: Tensor, sources: list[Tensor]) -> Tensor:
@@ -261,6 +279,7 @@ checks.close(mixture(z, vectors), expected, "Each token of each sequence has its
 # $g = \partial\ell/\partial h$. What is $\partial\ell/\partial b$, if $b$ is in the scores of all details? Derive it
 # (start from $\partial w_s/\partial z_r = w_s(\delta_{sr} - w_r)$) and write it down without autograd.
 
+
 # %% nbgrader={"grade_id": "bias_gradient", "solution": true}
 def bias_gradient(w: Tensor, v: Tensor, g: Tensor, details: list[bool]) -> Tensor:
     """w [S] shares, v [S, d] sources, g [d] -> a number (a tensor without axes)."""
@@ -279,12 +298,18 @@ def true_bias_gradient(z: Tensor, v: Tensor, g: Tensor, details: list[bool]) -> 
 
 checks.own_work(bias_gradient, without=("autograd", "backward", "grad"))
 z, v, g, two = torch.zeros(2, dtype=torch.float64), noise(2, 3), noise(3, seed=1), [False, True]
-checks.close(bias_gradient(torch.softmax(z, 0), v, g, two), true_bias_gradient(z, v, g, two),
-             "Two equal shares: ¼ g·(v₂ − v₁). A detail that points along g more than the mixture does gains.")
+checks.close(
+    bias_gradient(torch.softmax(z, 0), v, g, two),
+    true_bias_gradient(z, v, g, two),
+    "Two equal shares: ¼ g·(v₂ − v₁). A detail that points along g more than the mixture does gains.",
+)
 ### BEGIN HIDDEN TESTS
 z, v, five = noise(5, seed=2), noise(5, 3, seed=3), [False, False, True, False, True]
-checks.close(bias_gradient(torch.softmax(z, 0), v, g, five), true_bias_gradient(z, v, g, five),
-             "Each detail adds w_s (g·v_s − g·h), where h is the whole mixture.")
+checks.close(
+    bias_gradient(torch.softmax(z, 0), v, g, five),
+    true_bias_gradient(z, v, g, five),
+    "Each detail adds w_s (g·v_s − g·h), where h is the whole mixture.",
+)
 everything = [True] * 5
 checks.close(bias_gradient(torch.softmax(z, 0), v, g, everything), 0.0, "A bias on all slots changes no share.")
 ### END HIDDEN TESTS
@@ -299,6 +324,7 @@ checks.close(bias_gradient(torch.softmax(z, 0), v, g, everything), 0.0, "A bias 
 # an immutable value (a tuple); nothing is stored on `self`. The parameters are given: a query, a key gain for each of
 # the $2L + 1$ read sites, and a detail bias for each of the first $2L$. The final read has the last query and gain and
 # sees the embedding and the sums $C_1 … C_N$, **no details**.
+
 
 # %% nbgrader={"grade_id": "MyHaares", "solution": true}
 class MyHaares(Residual):
@@ -385,6 +411,9 @@ for lengths in ([4, 4], [3, 1, 4], [1, 1, 1, 1]):
         gradients.append({n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()})
     for name in gradients[1]:
         checks.close(gradients[0][name], gradients[1][name], f"The gradient of {name}, blocks of {lengths}.")
-checks.equal(generate(mine, tokens, 5, temperature=0), generate(theirs, tokens, 5, temperature=0).tolist(),
-             "Token by token, with a cache: is something remembered on self?")
+checks.equal(
+    generate(mine, tokens, 5, temperature=0),
+    generate(theirs, tokens, 5, temperature=0).tolist(),
+    "Token by token, with a cache: is something remembered on self?",
+)
 ### END HIDDEN TESTS

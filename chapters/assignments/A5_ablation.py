@@ -28,9 +28,17 @@ from minihaares.model import ModelConfig, Transformer
 from minihaares.train import evaluate, parameter_groups, token_losses
 
 BASE = {
-    "scheme": "haares", "blocks": 2, "detail": "duplicate", "layers": 2, "width": 32, "steps": 15, "batch_size": 8,
-    "lr": 3e-3, "seed": 42, "data_seed": 42,
-}  # fmt: skip
+    "scheme": "haares",
+    "blocks": 2,
+    "detail": "duplicate",
+    "layers": 2,
+    "width": 32,
+    "steps": 15,
+    "batch_size": 8,
+    "lr": 3e-3,
+    "seed": 42,
+    "data_seed": 42,
+}
 
 
 def story_chunks(texts: list[str], tokenizer: data.CharTokenizer) -> np.ndarray:
@@ -43,8 +51,15 @@ def build_model(settings: dict) -> Transformer:
     """The untrained model of these settings."""
     options = {name: settings[name] for name in ("blocks", "detail") if name in settings}
     width = settings["width"]
-    config = ModelConfig(vocab_size=TOKENIZER.vocab_size, layers=settings["layers"], width=width, heads=2, ff=4 * width,
-                         scheme=settings["scheme"], options=options)  # fmt: skip
+    config = ModelConfig(
+        vocab_size=TOKENIZER.vocab_size,
+        layers=settings["layers"],
+        width=width,
+        heads=2,
+        ff=4 * width,
+        scheme=settings["scheme"],
+        options=options,
+    )
     return Transformer(config, seed=settings["seed"])
 
 
@@ -73,6 +88,7 @@ VALID = story_chunks([story.text for story in stories.write_stories(12, seed=1)]
 #
 # The names of all settings in which two runs differ, sorted. A setting that only one of them has counts, too.
 
+
 # %% nbgrader={"grade_id": "difference", "solution": true}
 def difference(one: dict, other: dict) -> list[str]:
     """Sorted names."""
@@ -99,6 +115,7 @@ checks.equal(difference({"a": None}, {}), ["a"], "Set to None is not the same as
 # For each seed two runs that differ in the `change` and in nothing else: first the base, then the changed one. The seed
 # is the model's (`"seed"`); the order of the data stays that of the base. Leave `base` itself as it was.
 
+
 # %% nbgrader={"grade_id": "plan", "solution": true}
 def plan(base: dict, change: dict, seeds: list[int]) -> list[tuple[dict, dict]]:
     """One pair (base settings, changed settings) for each seed."""
@@ -115,8 +132,11 @@ checks.equal(difference(*pairs[0]), ["detail"], "The two runs of a pair differ i
 before, change = dict(BASE), {"detail": "half", "blocks": 4}
 pairs = plan(BASE, change, [1, 2, 3])
 checks.equal(BASE, before, "plan() changed the base that it was given: make new dicts.")
-checks.equal([(one["seed"], other["seed"]) for one, other in pairs], [(1, 1), (2, 2), (3, 3)],
-             "Both runs of a pair have the pair's own seed.")
+checks.equal(
+    [(one["seed"], other["seed"]) for one, other in pairs],
+    [(1, 1), (2, 2), (3, 3)],
+    "Both runs of a pair have the pair's own seed.",
+)
 for one, other in pairs:
     checks.equal(difference(one, other), ["blocks", "detail"], "A change may have several parts.")
     checks.equal(difference(one, BASE), ["seed"], "The first of a pair is the base, but for the seed.")
@@ -133,6 +153,7 @@ checks.equal(pairs[1][0]["lr"], before["lr"], "The runs share one dict: a change
 # Equal seeds are worth nothing if the two models draw different weights all the same. Give the sorted names of the
 # parameters that **both** models have and that start with different shapes or values.
 
+
 # %% nbgrader={"grade_id": "unequal_start", "solution": true}
 def unequal_start(one: torch.nn.Module, other: torch.nn.Module) -> list[str]:
     """Sorted parameter names."""
@@ -145,7 +166,9 @@ def unequal_start(one: torch.nn.Module, other: torch.nn.Module) -> list[str]:
 # %% nbgrader={"grade_id": "check_unequal_start", "grade": true, "points": 2}
 haares = build_model(BASE)
 checks.equal(unequal_start(haares, build_model(BASE)), [], "Equal settings start from equal weights.")
-assert "embed.weight" in unequal_start(haares, build_model({**BASE, "seed": 1})), "Another seed draws other weights."
+assert "embed.weight" in unequal_start(haares, build_model({**BASE, "seed": 1})), (
+    "Another seed draws other weights, and embed.weight is one of them."
+)
 ### BEGIN HIDDEN TESTS
 other = build_model({**BASE, "detail": "none"})
 checks.equal(unequal_start(haares, other), [], "A parameter that only one of them has is no difference.")
@@ -178,7 +201,9 @@ results = [{**settings, "loss": short_run(settings)} for pair in plan(BASE, CHAN
 assert len(set(SEEDS)) >= 3, "Use at least three different seeds."
 checks.equal(len(results), 2 * len(SEEDS), "Two runs for each seed.")
 for row in results:
-    assert math.isfinite(row["loss"]) and row["loss"] > stories.exact_floor() / 2, f"{row['loss']} cannot be a loss here."
+    assert math.isfinite(row["loss"]) and row["loss"] > stories.exact_floor() / 2, (
+        f"{row['loss']} cannot be a loss here."
+    )
 for first, second in zip(results[::2], results[1::2], strict=True):
     changed = set(difference(first, second)) - {"loss"}
     assert changed == set(CHANGE), f"Rows come in pairs that differ in the change alone; here {sorted(changed)} differ."
@@ -188,7 +213,9 @@ losses = [row["loss"] for row in results]
 checks.equal(len(set(losses)), len(losses), "Two of your losses are equal to the last digit: was a run copied?")
 for row in (results[-1], results[2]):
     again = short_run({name: value for name, value in row.items() if name != "loss"})
-    checks.close(row["loss"], again, f"The run with seed {row['seed']} was repeated and gave another loss.", relative=1e-3)
+    checks.close(
+        row["loss"], again, f"The run with seed {row['seed']} was repeated and gave another loss.", relative=1e-3
+    )
 ### END HIDDEN TESTS
 
 
@@ -199,6 +226,7 @@ for row in (results[-1], results[2]):
 # Seeds differ more from each other than schemes do, so look at the difference **within** each pair: changed minus base,
 # so that a negative number is a gain. Give the differences in the order of the seeds, their mean, and the standard
 # error of that mean (the sample standard deviation, with $n - 1$, divided by $\sqrt n$).
+
 
 # %% nbgrader={"grade_id": "paired", "solution": true}
 def paired(base: dict[int, float], changed: dict[int, float]) -> tuple[list[float], float, float]:
@@ -228,6 +256,7 @@ checks.close((mean, error), (0.1, math.sqrt((0.01 + 0.09 + 0.01 + 0.09) / 3 / 4)
 # A 95 % confidence interval for the true mean difference: mean ± $t$ standard errors, where $t$ is the 97.5 % quantile
 # of Student's distribution with $n - 1$ degrees of freedom (`scipy.stats`). With three seeds $t = 4.30$: it is not the
 # 1.96 of many.
+
 
 # %% nbgrader={"grade_id": "interval", "solution": true}
 def interval(gaps: list[float]) -> tuple[float, float]:
@@ -259,13 +288,16 @@ for gaps in ([-0.1, -0.2, -0.3], [0.5, 0.1], [0.1, 0.2, 0.3, 0.2, 0.2, -0.4]):
 # as the one you found. (Allow for rounding: a mean within $10^{-12}$ of yours counts as equal.) What is the smallest p
 # that three seeds can give?
 
+
 # %% nbgrader={"grade_id": "sign_flip", "solution": true}
 def sign_flip(gaps: list[float]) -> float:
     """The exact two-sided p-value."""
     ### BEGIN SOLUTION
     found = abs(sum(gaps))
-    sums = [abs(sum(s * x for s, x in zip(signs, gaps, strict=True)))
-            for signs in itertools.product((1, -1), repeat=len(gaps))]
+    sums = [
+        abs(sum(s * x for s, x in zip(signs, gaps, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(gaps))
+    ]
     return sum(total >= found - 1e-12 * len(gaps) for total in sums) / len(sums)
     ### END SOLUTION
 
@@ -289,6 +321,7 @@ checks.close(sign_flip([0.1, 0.2, 0.4, -0.05]), 4 / 16, "0.65 is reached by ++++
 # * `"better"` if all of it is below 0 (a negative difference is a gain), `"worse"` if all of it is above 0;
 # * `"no difference that matters"` if it contains 0 and lies wholly inside (−margin, margin);
 # * `"undecided"` otherwise: the data fit both nothing and something that matters.
+
 
 # %% nbgrader={"grade_id": "verdict", "solution": true}
 def verdict(low: float, high: float, margin: float) -> str:

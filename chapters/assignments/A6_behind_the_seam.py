@@ -17,7 +17,7 @@
 import torch
 from torch import Tensor, nn
 
-from minihaares import checks, relatives
+from minihaares import checks, relatives  # noqa: F401  it enters the schemes that we compare with
 from minihaares.model import KVCache, ModelConfig, Residual, Transformer
 
 
@@ -62,13 +62,13 @@ def tensors(state) -> list[Tensor]:
 def check_rules(make, layers: int = 2, width: int = 8) -> None:
     """The rules of the seam, for the scheme that `make(events, width)` gives: sight, cache, memory, gradients."""
     model, tokens = shake(build(make(2 * layers, width), layers, width)), some_tokens()
+    before = dict(vars(model.residual))
     logits, changed, cache = model(tokens), tokens.clone(), KVCache(6)
     changed[:, 4] = (changed[:, 4] + 1) % 11
     checks.close(model(changed)[:, :4], logits[:, :4], "A later token moved earlier logits: something runs over T.")
     pieces = [model(tokens[:, [t]], cache) for t in range(6)]
     checks.close(torch.cat(pieces, 1), logits, "Token by token (with a cache) the logits are not those of one pass.")
     residual, state = model.residual, model.residual.begin(noise(2, 6, width))
-    before = set(vars(residual))
     seen, copies = tensors(state), [t.clone() for t in tensors(state)]
     for event in range(2 * layers):
         _, state = residual.read(state, event)
@@ -76,7 +76,8 @@ def check_rules(make, layers: int = 2, width: int = 8) -> None:
         seen, copies = seen + tensors(state), copies + [t.clone() for t in tensors(state)]
     residual.readout(state)
     checks.close(seen, copies, "An earlier state was changed in place: make new tensors.")
-    checks.equal(sorted(vars(residual)), sorted(before), "Something was stored on self while reading or writing.")
+    stored = [name for name, value in vars(residual).items() if name not in before or before[name] is not value]
+    assert not stored, f"self.{stored[0]} was set while reading or writing: put it into the state."
     model.zero_grad()
     (model(tokens) * noise(*logits.shape, seed=5)).sum().backward()
     for name, parameter in residual.named_parameters():
@@ -91,6 +92,7 @@ def check_rules(make, layers: int = 2, width: int = 8) -> None:
 # A causal model's logits at a position do not depend on any **later** token. Test it: `leaks` is true if changing some
 # token moves a logit at some earlier position by more than $10^{-9}$. A leak may go from one particular position to one
 # other, so a single change is not enough.
+
 
 # %% nbgrader={"grade_id": "leaks", "solution": true}
 def leaks(model, tokens: Tensor, vocab: int) -> bool:
@@ -109,8 +111,12 @@ def leaks(model, tokens: Tensor, vocab: int) -> bool:
 # %% nbgrader={"grade_id": "check_leaks", "grade": true, "points": 3}
 honest = shake(build())
 leaking = shake(build(scheme="haares", options={"blocks": 2, "rms_axes": "time", "allow_leak": True}))
-checks.equal(leaks(honest, some_tokens(), 11), False, "The standard model is causal; its own and later logits may move.")
+checks.equal(
+    leaks(honest, some_tokens(), 11), False, "The standard model is causal; its own and later logits may move."
+)
 checks.equal(leaks(leaking, some_tokens(), 11), True, "This model takes an RMS over all tokens: every token is felt.")
+
+
 ### BEGIN HIDDEN TESTS
 def planted(source: int, target: int, size: float):
     """The honest model, but the token at `source` is felt at `target`."""
@@ -141,6 +147,7 @@ checks.equal(kept, some_tokens().tolist(), "The test changed its own input.")
 # `model(new_tokens, cache)` reads new tokens behind those that the cache holds. Read token by token, **every** position
 # must get the logits of a single pass, to $10^{-9}$.
 
+
 # %% nbgrader={"grade_id": "cache_agrees", "solution": true}
 def cache_agrees(model, tokens: Tensor) -> bool:
     """Whether token by token with one KVCache gives the logits [B, T, V] of model(tokens)."""
@@ -153,7 +160,11 @@ def cache_agrees(model, tokens: Tensor) -> bool:
 
 # %% nbgrader={"grade_id": "check_cache_agrees", "grade": true, "points": 2}
 checks.equal(cache_agrees(honest, some_tokens()), True, "One cache for the whole text; give it one token at a time.")
-checks.equal(cache_agrees(leaking, some_tokens()), False, "This model's single pass sees tokens that are not there yet.")
+checks.equal(
+    cache_agrees(leaking, some_tokens()), False, "This model's single pass sees tokens that are not there yet."
+)
+
+
 ### BEGIN HIDDEN TESTS
 def slips(position: int, row: int):
     """The honest model, but with a cache the logits of one position of one sequence are off a little."""
@@ -182,6 +193,7 @@ checks.equal(cache_agrees(honest, some_tokens(3, 9)), True, "Another shape of te
 # The standard stream with one learned scalar for each event: $h \leftarrow h + g_i u$ (ReZero starts at $g_i = 0$).
 # Make `gates` a parameter of shape `[events]` that starts at `start`.
 
+
 # %% nbgrader={"grade_id": "Gated", "solution": true}
 class Gated(Residual):
     """h <- h + g_i u. The state is h."""
@@ -204,15 +216,21 @@ class Gated(Residual):
 
     def readout(self, state):
         return state
+
     ### END SOLUTION
 
 
 # %% nbgrader={"grade_id": "check_Gated", "grade": true, "points": 2}
 checks.own_work(Gated)
-checks.close(build(Gated(4, 1.0))(some_tokens()), build()(some_tokens()), "With all gates at 1 it is the standard stream.")
+checks.close(
+    build(Gated(4, 1.0))(some_tokens()), build()(some_tokens()), "With all gates at 1 it is the standard stream."
+)
 silent = build(Gated(4))
-checks.close(silent(some_tokens()), silent.norm(silent.embed(some_tokens())) @ silent.embed.weight.T,
-             "With all gates at 0 the head sees the embedding.")
+checks.close(
+    silent(some_tokens()),
+    silent.norm(silent.embed(some_tokens())) @ silent.embed.weight.T,
+    "With all gates at 0 the head sees the embedding.",
+)
 ### BEGIN HIDDEN TESTS
 mine, theirs = shake(build(Gated(6), layers=3)), shake(build(scheme="rezero", layers=3))
 with torch.no_grad():
@@ -227,12 +245,13 @@ checks.equal(sum(p.numel() for p in Gated(6).parameters()), 6, "One learned numb
 # ## 4 · Averages over layers
 # *4 points · about 40 minutes · difficulty 3 of 3*
 #
-# DenseFormer (arXiv 2402.02622): inside a layer (attention, then MLP) the standard stream runs. The stream at the end of
-# layer $i$ is $X_i$ (with $X_0 = e$), and the next layer starts from a learned average of all of them,
+# DenseFormer (arXiv 2402.02622): inside a layer (attention, then MLP) the standard stream runs. The stream at the end
+# of layer $i$ is $X_i$ (with $X_0 = e$), and the next layer starts from a learned average of all of them,
 # $Y_i = \sum_{j \le i} \alpha_{ij} X_j$. What is remembered is $X_i$ itself, not $Y_i$. The head sees $Y_L$.
 #
 # Make `alpha` an `nn.ParameterList` with one vector for each layer $i = 1 … L$, of length $i + 1$, that starts so that
 # the untrained model **is the standard one**.
+
 
 # %% nbgrader={"grade_id": "Averages", "solution": true}
 class Averages(Residual):
@@ -264,6 +283,7 @@ class Averages(Residual):
 
     def readout(self, state):
         return state[0]
+
     ### END SOLUTION
 
 
@@ -292,6 +312,7 @@ for layers in (1, 3):
 # the last event of the last group, too, $y$ is written; the head sees $R_J X_J$, with the last read map. The maps and
 # the gains of the norm (use `rms_norm` above) are given.
 
+
 # %% nbgrader={"grade_id": "MyHiRes", "solution": true}
 class MyHiRes(Residual):
     """Groups of `layers_per_group` layers, d wide, beside one outer stream of 2d channels."""
@@ -301,7 +322,9 @@ class MyHiRes(Residual):
         self.size = 2 * layers_per_group  # events of a group
         groups, eye, fresh = events // self.size, torch.eye(width), noise(events, width, width).float()
         self.read_maps = nn.Parameter(torch.stack([torch.cat((eye, 0 * eye), 1)] * (groups + 1)))  # [J + 1, d, 2d]
-        self.write_maps = nn.Parameter(torch.stack([torch.cat((eye, fresh[j]), 0) for j in range(groups)]))  # [J, 2d, d]
+        self.write_maps = nn.Parameter(
+            torch.stack([torch.cat((eye, fresh[j]), 0) for j in range(groups)])
+        )  # [J, 2d, d]
         self.gains = nn.Parameter(torch.ones(groups, 2 * width))
 
     def begin(self, embedding):
@@ -347,7 +370,9 @@ checks.equal(list(x.shape), [1, 3, 8], "Whatever the outer stream is, a sublayer
 ### BEGIN HIDDEN TESTS
 with torch.no_grad():
     wide = torch.cat((e, 0 * e), -1) + (e + 2 * u) @ scheme.write_maps[0].T
-    checks.close(x, (rms_norm(wide, scheme.gains[0]) @ scheme.read_maps[1].T), "Behind the first group: add W y, norm, R.")
+    checks.close(
+        x, (rms_norm(wide, scheme.gains[0]) @ scheme.read_maps[1].T), "Behind the first group: add W y, norm, R."
+    )
 for layers, per_group in ((2, 1), (4, 2), (2, 2)):
     mine = shake(build(MyHiRes(2 * layers, 8, per_group), layers))
     options = {"ratio": 2.0, "layers_per_group": per_group, "write": "output", "input": "pad"}
@@ -373,6 +398,7 @@ check_rules(lambda events, width: MyHiRes(events, width, 2), layers=4)
 #
 # `Mine(events, width)` must work for every number of layers from 2 on.
 
+
 # %% nbgrader={"grade_id": "Mine", "solution": true}
 class Mine(Residual):
     """My scheme."""
@@ -395,6 +421,7 @@ class Mine(Residual):
 
     def readout(self, state):
         return state[0]
+
     ### END SOLUTION
 
 
