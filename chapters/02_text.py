@@ -218,10 +218,10 @@ assert per_token[0] == min(per_token) and per_character[0] == max(per_character)
 
 # %% [markdown]
 # Per token, characters seem to win by far. Per character, they lose just as clearly: the same text costs less in
-# larger tokens, each of which is harder to guess. The price of a *text* is what counts, and it does not change with how we slice it.
-# So a loss per token says nothing without its tokenizer. Compare nats per character (or bits per byte), or compare
-# only runs that share a tokenizer; and when you read that one model has a loss of 1.8 and another of 3.1, first look
-# at the unit.
+# larger tokens, each of which is harder to guess. The price of a *text* is what counts, and it does not change with
+# how we slice it. So a loss per token says nothing without its tokenizer. Compare nats per character (or bits per
+# byte), or compare only runs that share a tokenizer; and when you read that one model has a loss of 1.8 and another
+# of 3.1, first look at the unit.
 #
 # ## Names that nobody would write
 #
@@ -405,9 +405,9 @@ for count, row in loss.items():
 # * after `r`, the letter `e` has $\frac{1/2}{3/4}$ and costs $\log\frac32 = 0.405$; `o` costs $\log 3 = 1.099$;
 # * what follows is certain, and free.
 #
-# `red` costs $0.288 + 0.405 = 0.693 = \log 2$ in all, `rose` and `blue` $1.386 = \log 4$. It has to be so: the fractions
-# telescope, and what is left is the probability of the word. (It needs care in one point: no candidate may be the
-# beginning of another, or one could not tell where a word ends.)
+# `red` costs $0.288 + 0.405 = 0.693 = \log 2$ in all, `rose` and `blue` $1.386 = \log 4$. It has to be so: the
+# fractions telescope, and what is left is the probability of the word. (It needs care in one point: no candidate may
+# be the beginning of another, or one could not tell where a word ends.)
 
 # %%
 candidates = {"red": 1 / 2, "rose": 1 / 4, "blue": 1 / 4}
@@ -564,8 +564,8 @@ plots.show(
     fig,
     alt="Held-out loss of n-gram models against their order, from 0 to 12, on a logarithmic axis. Both curves start at "
     "3.1 nats, below the uniform line at 4.1, and fall steeply. With 200 stories the curve flattens near 0.4 and turns "
-    "up again; with 2,000 it goes on falling slowly to 0.23. Both stay above the forgetful reader at 0.156 and far above "
-    "the exact floor at 0.090.",
+    "up again; with 2,000 it goes on falling slowly to 0.24. Both stay above the forgetful reader at 0.156 and far "
+    "above the exact floor at 0.090.",
 )
 
 
@@ -685,9 +685,9 @@ print("equal: the first validation row, token by token, and both floors of the v
 # </details>
 #
 # ### Exercise 2.4 · The best n-gram?
-# *Medium, 20 minutes.* Replace Witten–Bell by the simplest smoothing: add one to each count,
-# $p(c\mid h) = (n(hc) + 1)/(n(h) + V)$, without shorter contexts. What happens to the losses of orders 0 to 8 with 2,000
-# stories? What does that say about sentences like "below the best n-gram"?
+# *Medium, 20 minutes.* Replace Witten–Bell by the simplest smoothing: add one to each count, $p(c\mid h) = (n(hc) +
+# 1)/(n(h) + V)$, without shorter contexts. What happens to the losses of orders 0 to 8 with 2,000 stories? What does
+# that say about sentences like "below the best n-gram"?
 #
 # <details><summary>Answer</summary>
 #

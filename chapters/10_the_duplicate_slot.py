@@ -86,7 +86,8 @@ left.plot(bias, [curve(value) for value in bias.tolist()], color="black", ls="-"
 left.plot(bias, bias.clamp(min=0), color="0.55", ls="--", lw=1.2, label="max(0, b)")
 for value, marker in ((-4, "^"), (-2, "D"), (0, "s")):
     left.plot(value, curve(value), marker, color=plots.ORANGE, mec="black", ms=8, ls="")
-    left.annotate(f"b = {value}: {curve(value):.3f}", (value, curve(value)), (-30, 12), textcoords="offset points")
+    note = f"b = {value}: {curve(value):.3f}"
+    left.annotate(note, (value, curve(value)), (-7, 8), textcoords="offset points", ha="right")
 left.set(title="What a copy adds to a score", xlabel="bias b of the copy", ylabel="lift of the score", ylim=(-0.1, 3.2))
 left.legend(loc="upper left")
 blocks = torch.arange(1, 9)

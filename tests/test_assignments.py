@@ -243,39 +243,58 @@ def test_the_readme_of_the_assignments_has_the_sums_right():
 # --- from source to release -----------------------------------------------------------------------------------------
 
 
+def open_and_secret(path: Path) -> tuple[set[str], list[str]]:
+    """Lines of a source outside of all marked regions, and those inside of one; found without the maker's help."""
+    outside, inside, secret = set(), [], False
+    for cell in jupytext.read(path).cells:
+        for line in cell.source.splitlines():
+            if line.strip().startswith("### BEGIN "):
+                secret = True
+            elif line.strip().startswith("### END "):
+                secret = False
+            elif secret:
+                inside.append(line.strip())
+            else:
+                outside.add(line.strip())
+    return outside, inside
+
+
 @by_stem
 def test_nothing_of_a_solution_or_a_hidden_check_is_in_the_release(path: Path):
     source = assignments.read_source(path)
     released = assignments.release(source)
-    text = "\n".join(cell.source for cell in released.cells)
-    assert "SOLUTION" not in text and "HIDDEN" not in text
-    lines = {line.strip() for line in text.splitlines()}
-    secret: list[str] = []
-    for cell in source.cells:
-        secret += [line for _, body in assignments.SOLUTION.findall(cell.source) for line in body.splitlines()]
-        secret += [line for body in assignments.HIDDEN.findall(cell.source) for line in body.splitlines()]
-    # A line such as `return state` may stand in a given cell too; what tells something is longer.
-    public = {line.strip() for cell in source.cells for line in cell.source.splitlines() if cell.source in text}
-    told = [line.strip() for line in secret if len(line.strip()) > 12 and line.strip() in lines - public]
-    assert len(secret) > 50 and told == []
+    outside, secret = open_and_secret(path)
+    lines = [line.strip() for cell in released.cells for line in cell.source.splitlines()]
+    assert len(secret) > 50
+    assert [line for line in lines if line in secret and line not in outside] == []
+    assert [line for line in lines if "SOLUTION" in line or "HIDDEN" in line] == []
+    stubs = {line for text in (assignments.STUB, assignments.ANSWER) for line in text.splitlines()}
+    assert set(lines) == outside | stubs & set(lines)
     assert [cell.cell_type for cell in released.cells] == [cell.cell_type for cell in source.cells]
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in released.cells)
 
 
+def saved_in_jupyterlab(text: str, folder: Path) -> list[str]:
+    """What lies in a folder like ours after JupyterLab has opened and saved a notebook there."""
+    folder.mkdir()
+    (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    (folder / "A1.ipynb").write_text(text, encoding="utf-8")
+    manager = jupytext.TextFileContentsManager(root_dir=str(folder))
+    manager.save(manager.get("A1.ipynb"), "A1.ipynb")
+    return sorted(file.name for file in folder.glob("A1*"))
+
+
 @by_stem
-def test_a_release_is_the_same_each_time_and_opens_unpaired(path: Path, tmp_path: Path):
+def test_a_release_is_the_same_each_time_and_stays_unpaired(path: Path, tmp_path: Path):
     first, second = (nbformat.writes(assignments.release(assignments.read_source(path))) for _ in range(2))
     assert first == second
-    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
-    manager = jupytext.TextFileContentsManager(root_dir=str(tmp_path))
-    (tmp_path / f"{path.stem}.ipynb").write_text(first, encoding="utf-8")
-    opened = manager.get(f"{path.stem}.ipynb")
-    manager.save(opened, f"{path.stem}.ipynb")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [f"{path.stem}.ipynb", "pyproject.toml"]
-    kept = nbformat.read(tmp_path / f"{path.stem}.ipynb", as_version=4)
-    assert [assignments.grade_id(cell) for cell in kept.cells] == [
-        assignments.grade_id(cell) for cell in assignments.read_source(path).cells
-    ]
+    assert saved_in_jupyterlab(first, tmp_path / "ours") == ["A1.ipynb"]
+    ids = [assignments.grade_id(cell) for cell in assignments.read_source(path).cells]
+    kept = nbformat.read(tmp_path / "ours" / "A1.ipynb", as_version=4)
+    assert [assignments.grade_id(cell) for cell in kept.cells] == ids
+    unsaid = nbformat.reads(first, as_version=4)
+    del unsaid.metadata["jupytext"]
+    assert saved_in_jupyterlab(nbformat.writes(unsaid), tmp_path / "unsaid") == ["A1.ipynb", "A1.py"]
 
 
 @by_stem
@@ -309,7 +328,8 @@ def test_assignments_are_no_chapters():
 
 
 SMALL = """# %% nbgrader={"grade_id": "given_tools", "locked": true}
-from minihaares import checks
+def check(answer, expected, hint):
+    assert answer == expected, f"The answer is {answer}; expected was {expected}. {hint}"
 
 # %% [markdown]
 # ## 1 · Double
@@ -324,9 +344,9 @@ def double(x):
     ### END SOLUTION
 
 # %% nbgrader={"grade_id": "check_double", "grade": true, "points": 2}
-checks.equal(double(2), 4, "Twice two is four.")
+check(double(2), 4, "Twice two is four.")
 ### BEGIN HIDDEN TESTS
-checks.equal(double(3), 6, "Twice three is six.")
+check(double(3), 6, "Twice three is six.")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -433,7 +453,8 @@ def delete_check(notebook):
 
 
 def copy_answer(notebook):
-    notebook.cells.append(next(cell for cell in notebook.cells if assignments.grade_id(cell) == "double"))
+    answer = next(cell for cell in notebook.cells if assignments.grade_id(cell) == "double")
+    notebook.cells.append(nbformat.v4.new_code_cell(answer.source, metadata=answer.metadata))
 
 
 def loosen_check(notebook):
@@ -456,7 +477,7 @@ MEDDLED = {
         "FAILED",
         "AttributeError.*in double, line 2: return",
     ),
-    "nothing returned": ("def double(x):\n    2 * x", None, "FAILED", "does your function end in `return"),
+    "nothing returned": ("def double(x):\n    2 * x", None, "FAILED", "The answer is None"),
     "the end of the process": ("import os\nos._exit(1)", None, "FAILED", "ended the whole process"),
 }
 
@@ -473,8 +494,8 @@ def test_what_students_do(meddling: str, small: Path, tmp_path: Path):
 def test_an_endless_loop_is_stopped_and_said_to_be(loop: str, monkeypatch: pytest.MonkeyPatch):
     """A plain one is interrupted and the next cell runs; one that swallows interrupts costs the rest."""
     monkeypatch.setattr(assignments, "GRACE", 3)
-    inner = "pass" if loop == "plain" else "try:\n        while True: pass\n    except BaseException: pass"
-    cells = [("one", f"x = 1\nwhile True:\n    {inner}"), ("two", "assert x == 2, 'two is run'")]
+    inner = "pass" if loop == "plain" else "try: time.sleep(0.01)\n    except BaseException: pass"
+    cells = [("one", f"import time\nx = 1\nwhile True:\n    {inner}"), ("two", "assert x == 2, 'two is run'")]
     first, second = assignments.run_cells(cells, seconds=2)
     assert first == student_run.TIMEOUT and "time limit" in first
     assert second == ("two is run" if loop == "plain" else "not run: an earlier cell could not be stopped")

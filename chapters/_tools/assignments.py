@@ -326,6 +326,8 @@ def run_class(folder: Path) -> int:
         raise SourceError(
             "nbgrader is not installed: pip install 'minihaares[class]', or use `check`, which needs none."
         ) from None
+    # nbgrader starts programs of its environment by their bare names, also where that environment is not activated.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(TOOLS / "nbgrader_config.py", folder / "nbgrader_config.py")
     config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
