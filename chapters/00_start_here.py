@@ -68,7 +68,7 @@ for name, outputs in trajectories.items():
 
 # %%
 fig, (walks, pairs) = plt.subplots(1, 2, figsize=(9, 3.9), width_ratios=(1.25, 1))
-for (name, outputs), (colour, line) in zip(trajectories.items(), (("black", "-"), ("#0072B2", "--")), strict=True):
+for (name, outputs), (colour, line) in zip(trajectories.items(), ((plots.BLACK, "-"), (plots.BLUE, "--")), strict=True):
     way = torch.cat((torch.zeros(1, 2), stream(outputs)))
     walks.plot(*way.T, color=colour, linestyle=line, marker="o", label=name)
     walks.annotate("half-way", way[2], (8, -4) if way[2, 0] > way[2, 1] else (8, 6), textcoords="offset points")
@@ -77,22 +77,22 @@ for (name, outputs), (colour, line) in zip(trajectories.items(), (("black", "-")
     pairs.annotate(f"$D$: {name}", D, (0, 6 if D[1] > 0 else -14), textcoords="offset points", ha="center")
 pairs.annotate("", C, (0, 0), arrowprops={"arrowstyle": "-|>", "color": "0.5", "lw": 3})
 pairs.annotate("$C$: both", C, (-4, 8), textcoords="offset points", ha="center")
-walks.set(title="Two ways to one sum", xlabel="channel 1", ylabel="channel 2", xlim=(-0.4, 4.1), ylim=(-0.5, 3.5))
-pairs.set(title="The sum is one, the difference tells", xlim=(-4.8, 4.8), ylim=(-4.2, 4.2), xlabel="channel 1")
+walks.set(title="Two ways to one sum", xlim=(-0.4, 4.1), ylim=(-0.5, 3.5))
+pairs.set(title="The sum is one, the difference tells", xlim=(-4.8, 4.8), ylim=(-4.2, 4.2))
 for axis in (walks, pairs):
-    axis.set_aspect("equal")
+    axis.set(aspect="equal", xlabel="channel 1", ylabel="channel 2")
 walks.legend(loc="center")
 plots.show(
     fig,
-    alt="Left: two walks of four steps from the origin to the same corner (3, 3), one along the bottom and up the right "
-    "side, the other up the left side and along the top; their half-way points are opposite corners. Right: as arrows, "
-    "both walks have the same sum C, pointing up right, while their differences D of early and late half point in "
-    "opposite directions, down right and up left.",
+    alt="Left: two walks of four steps from the origin to the same corner (3, 3), one along the bottom and up the "
+    "right side, the other up the left side and along the top; their half-way points are opposite corners. Right: as "
+    "arrows, both walks have the same sum C, pointing up right, while their differences D of early and late half "
+    "point in opposite directions, down right and up left.",
 )
 
 # %% [markdown]
 # With the sum $C$ and the difference $D$ one gets both halves back, $\tfrac12(C + D)$ and $\tfrac12(C - D)$. That is
-# the smallest step beyond the plain sum: twice the memory, for one bit of time. It is not everything. Exchange the
+# the smallest step beyond the plain sum: two vectors where there was one. It is not everything. Exchange the
 # first two layers, and neither $C$ nor $D$ notices.
 
 # %%
@@ -157,7 +157,7 @@ for scheme, idea in {
 # | 10 | [the duplicate slot](10_the_duplicate_slot.ipynb) | what does an extra slot do when it holds nothing new? |
 # | | *the cost* | |
 # | 11 | [counting the cost](11_counting_the_cost.ipynb) | what does it cost on paper? |
-# | 12 | [the same read for less](12_the_same_read_for_less.ipynb) | what does it cost in memory and time, and must it? |
+# | 12 | [the same read for less](12_the_same_read_for_less.ipynb) | what does it cost to run, and must it? |
 # | | *the experiment* | |
 # | 13 | small models | does it help, at which depth? |
 # | 14 | ablations | which part does the work? |
@@ -258,7 +258,7 @@ assert all(checks.values()), "something is missing: run `make test`, it says mor
 # | | |
 # |---|---|
 # | event | one sublayer, attention or MLP; a model with $L$ layers has $2L$ of them |
-# | block | a stretch of consecutive events; there are $N$, of $m = 2L/N$ events each, $k = \lceil m/2\rceil$ in the early half |
+# | block | one of $N$ stretches of $m = 2L/N$ consecutive events, of which $k = \lceil m/2\rceil$ are its early half |
 # | $u$ | what an event writes |
 # | $E, F$ | the sums of a block's early and late half |
 # | $C, D$ | their sum $E + F$ (the cumulative source) and their difference $E - F$ (the detail) |
@@ -301,8 +301,8 @@ assert all(checks.values()), "something is missing: run `make test`, it says mor
 #
 # Four: with fewer, say three, the map from the outputs to what is stored takes $4d$ numbers to $3d$, so some outputs
 # must share a result. One choice that goes on in the spirit of the halves: $C$, $D$, and inside each half once more the
-# difference, $u_1 - u_2$ and $u_3 - u_4$. That is the Haar transform, from which HAARES has its name (chapter 07);
-# storing $u_1, \dots, u_4$ themselves is full Attention Residuals (chapter 05).
+# difference, $u_1 - u_2$ and $u_3 - u_4$. That is a Haar transform, and the pair $(C, D)$ is its coarsest step (chapter
+# 07); storing $u_1, \dots, u_4$ themselves is full Attention Residuals (chapter 05).
 #
 # ```python
 # haar = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [1, -1, 0, 0], [0, 0, 1, -1]])

@@ -34,7 +34,7 @@ from minihaares import plots, stories
 from minihaares.data import BOS, EOT, PAD, UNK, DataConfig, DataError, load_corpus, train_bpe, train_char
 
 plots.use_style()
-scratch = tempfile.TemporaryDirectory()  # whatever this chapter writes goes here, and goes away with it
+scratch = tempfile.TemporaryDirectory()  # for what this chapter writes; gone when it is closed
 written = stories.write_stories(2_000, seed=42)  # runs in this book use 20,000
 held_out = stories.write_stories(200, seed=43)
 texts, unread = [story.text for story in written], [story.text for story in held_out]
@@ -527,9 +527,9 @@ plots.show(
 
 
 # %% [markdown]
-# Each black bar is a choice, at the letter where it is decided. Behind it the word runs on for free. The first opening
-# (`Far away`) costs 2 nats because there are six; the last bar is the end, for the story might have gone on with
-# `The end.`
+# Each black bar is a choice, at the letter where it is decided. Behind it the word runs on for free. The first one, the
+# opening, costs 2 nats because there are six openings and `Far away` is not the most common; the last one is the end,
+# for the story might have gone on with `The end.`
 #
 # ### The forgetful reader
 #
@@ -740,6 +740,3 @@ print("equal: the first validation row, token by token, and both floors of the v
 # * Scaling Laws for Autoregressive Generative Modeling, arXiv 2010.14701: estimating the floor of real data from the
 #   bend of loss curves.
 # * HAARES, arXiv 2606.06564, section 5.1: the text pipeline rebuilt here.
-
-# %%
-scratch.cleanup()

@@ -34,7 +34,7 @@ from minihaares.model import ModelConfig, Transformer, generate
 from minihaares.train import RunConfig, TrainConfig, evaluate, load_run, parameter_groups, train
 
 plots.use_style()
-scratch = tempfile.TemporaryDirectory()  # all runs of this chapter, gone at its end
+scratch = tempfile.TemporaryDirectory()  # for the runs of this chapter; gone when it is closed
 runs = Path(scratch.name)
 
 
@@ -321,7 +321,7 @@ assert all(exact < result.best_loss < forgetful for result in results.values())
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(9.4, 4.2), width_ratios=(2.2, 1))
-styles = (("black", "-", "o"), ("#0072B2", "--", "s"), ("#E69F00", "-.", "D"))
+styles = ((plots.BLACK, "-", "o"), (plots.BLUE, "--", "s"), (plots.ORANGE, "-.", "D"))
 for (seed, result), (colour, line, marker) in zip(results.items(), styles, strict=True):
     steps, values = zip(*((row.step, row.valid_loss) for row in result.curve), strict=True)
     left.plot(steps, values, color=colour, ls=line, label=f"model seed {seed}")
@@ -341,9 +341,9 @@ right.set(title="The end: best ●, last ○", xlabel="model seed", ylim=(exact 
 plots.show(
     fig,
     alt="Left: validation loss of three runs on a logarithmic axis. All start at the uniform line, pass the line for "
-    "letter frequencies within twenty steps, cross the dotted line of the forgetful reader before step 200 and stay "
-    "a little above the exact floor, jittering. Right: for each seed the best and the last loss, between the two "
-    "floors; the best is lower than the last by about as much as the seeds differ.",
+    "letter frequencies within twenty steps, cross the dotted line of the forgetful reader between steps 100 and 200 and"
+    " then jitter, mostly between the two floors. Right: the best and the last loss of each run, all between the two "
+    "floors; the best lies below the last by as much as the seeds differ, or more.",
 )
 
 # %% [markdown]
@@ -522,15 +522,15 @@ for name, values in kept.items():
 
 # %%
 fig, axis = plt.subplots(figsize=(7.4, 4.1))
-looks = {"honest": ("black", "-"), "shift forgotten": ("#0072B2", "--"), "the 8 it trains on": ("#D55E00", "-."),
-         "others": ("#D55E00", ":")}  # fmt: skip
+looks = {"honest": (plots.BLACK, "-"), "shift forgotten": (plots.BLUE, "--"),
+         "the 8 it trains on": (plots.VERMILION, "-."), "others": (plots.VERMILION, ":")}  # fmt: skip
 for name, values in kept.items():
     colour, line = looks[name]
     label = f"8 postcards only, on {name}" if name in ("others", "the 8 it trains on") else name
     axis.plot(range(5, 101, 5), values, color=colour, ls=line, label=label)
 axis.axhline(floors["all"], **plots.FLOOR_STYLE["exact"])
 axis.fill_between([0, 100], 0.001, floors["all"], hatch="///", facecolor="none", edgecolor="0.85", linewidth=0)
-axis.set(yscale="log", xlim=(0, 100), ylim=(0.004, 8), xlabel="step", ylabel="measured loss, nats a symbol")
+axis.set(yscale="log", xlim=(0, 100), ylim=(0.0012, 8), xlabel="step", ylabel="measured loss, nats a symbol")
 axis.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
 axis.minorticks_off()
 axis.set_title("Below the floor, something is wrong")
@@ -594,9 +594,10 @@ plots.show(
 )
 
 # %% [markdown]
-# After 400 steps the model has read 800 stories and spells most words. It is far from the floors, and the line still
-# points down: the recipe is right and the run is short. `make demo` goes on for three minutes, with three residual
-# schemes; a longer run of your own, and the paper's size for those who have a GPU and a day:
+# In 400 steps the model has read 800 stories, once each, and has left the bigrams behind. It is far from the floors,
+# and the line still points down: the recipe is right and the run is short. `make demo` trains larger models for three
+# minutes. Below, a run of your own, and one of the paper's size for those who have a GPU and some days (the text
+# comes from the hub):
 #
 # ```text
 # minihaares train --scheme standard --layers 4 --width 128 --heads 4 --ff 512 --lr 1e-3 --steps 3000
@@ -737,6 +738,3 @@ plots.show(
 #   many.
 # * A. Karpathy, A Recipe for Training Neural Networks (2019): check 2 and much more, in prose.
 # * HAARES, arXiv 2606.06564, section 5.2: the recipe rebuilt here.
-
-# %%
-scratch.cleanup()

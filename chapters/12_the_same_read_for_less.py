@@ -19,6 +19,7 @@
 # %%
 import matplotlib.pyplot as plt
 import pandas as pd
+import sympy
 import torch
 
 from minihaares import algebra, bench, depth_read, experiments, plots
@@ -80,8 +81,9 @@ plots.show(figure, alt="""Stacked bars of vectors kept per token for six models.
 the only one that differs: large for plain Block, larger for plain HAARES, a thin stripe for the lean reads.""")
 
 # %% [markdown]
-# The sublayers keep the same in every model. What routing adds is the hatched part, and the lean reads of this chapter
-# shrink it to a stripe. Three ideas do it.
+# Attention and MLPs keep the same in every model; what routing adds is the hatched part, and the lean reads of this
+# chapter shrink it to a stripe. (They also take over the norms' share: a read's mixture is what the norm behind it
+# keeps as well, one storage that the read asked for first.) Three ideas do it.
 #
 # ## Idea 1: finished sources can be read all at once
 #
@@ -162,8 +164,9 @@ assert errors["from E·E + F·F + 2 E·F"][0] > 0.1 and max(errors["from the sma
 figure, axis = plt.subplots(figsize=(6.2, 3.2))
 for (name, y), style in zip(errors.items(), ["--", "-"], strict=True):
     axis.loglog(taus, y, style, label=name)
-bound = [float(algebra.half_totals().forms["error"].subs({"tau": float(t), "upsilon": 6e-8})) for t in taus]
-axis.loglog(taus, bound, ":", color="0.5", label="bound for one rounding")
+formula = algebra.half_totals().forms["error"]  # a function of τ and υ
+bound = sympy.lambdify(sorted(formula.free_symbols, key=str), formula)
+axis.loglog(taus, bound(taus.numpy(), 6e-8), ":", color="0.5", label="bound for one rounding")
 axis.set(ylim=(1e-9, 1e5), xlabel="τ: how much of E is left in C", ylabel="relative error of |C|²")
 axis.set_title("A norm by cancellation")
 axis.legend()
@@ -273,7 +276,9 @@ print({scheme: f"{loss:.4f}" for scheme, loss in losses.items()})
 
 # %%
 model = bench.build("haares:plain", 4, setting).double()
-reads, angles = [], []
+with torch.no_grad():
+    model.embed.weight *= 50  # a stream of size one, beside which ε vanishes
+reads = []
 plain = model.residual.read
 
 
@@ -287,8 +292,8 @@ def watched(state, event):
 model.residual.read = watched
 bench.loss_of(model, tokens).backward()
 cosine = max(torch.nn.functional.cosine_similarity(x.grad, x, dim=-1).abs().max().item() for x in reads[1:])
-print(f"largest |cosine| between a read and its gradient: below {10 ** -int(-torch.tensor(cosine).log10()):.0e}")
-assert cosine < 0.01
+assert cosine < 1e-4
+print("every read is orthogonal to its gradient, to within 0.0001 of their lengths")
 
 # %% [markdown]
 # ## How do you test a hand-written gradient?
@@ -308,7 +313,7 @@ assert torch.autograd.gradcheck(
     (finished, lse, E, F, key),
 )
 read = depth_read.ActiveRead.apply(settings, key, bias, *inputs[:4])
-(first,) = torch.autograd.grad(read.sum(), E, create_graph=True)
+(first,) = torch.autograd.grad(read.square().sum(), E, create_graph=True)
 try:
     first.sum().backward()
 except RuntimeError as error:

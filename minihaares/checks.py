@@ -7,6 +7,7 @@ Each function returns nothing if all is well and raises AssertionError otherwise
 sentence: what the likely mistake is, or where to look again. Needs torch and sympy, and nothing else of the package.
 """
 
+import dis
 from collections.abc import Callable, Iterable, Iterator
 from inspect import getmodule, isclass
 from random import Random
@@ -136,11 +137,26 @@ def own_work(thing: Any, without: Iterable[str] = (), allowed: Iterable[str] = (
     """The code of a function or class calls nothing named in `without` and nothing of minihaares but the `allowed`."""
     functions = [part for part in vars(thing).values() if hasattr(part, "__code__")] if isclass(thing) else [thing]
     for function in functions:
-        for name in _names(function.__code__):
-            found = function.__globals__.get(name)
-            ours = isinstance(found, ModuleType) and found.__name__ or getattr(getmodule(found), "__name__", "")
-            if name in without or (name not in allowed and name in function.__globals__ and _packaged(ours)):
+        for instruction in _instructions(function.__code__):
+            name, borrowed = instruction.argval, False
+            if instruction.opname == "IMPORT_NAME":
+                borrowed = _packaged(name)
+            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                found = function.__globals__.get(name)
+                borrowed = _packaged(
+                    getattr(found if isinstance(found, ModuleType) else getmodule(found), "__name__", "")
+                )
+            elif not instruction.opname.startswith("LOAD"):
+                continue
+            if name in without or (borrowed and name not in allowed):
                 _fail(f"The answer calls {name}; writing that yourself is the task.", hint)
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
 
 
 def _array(x: Any) -> Tensor:
@@ -149,13 +165,6 @@ def _array(x: Any) -> Tensor:
 
 def _packaged(module: str) -> bool:
     return module.partition(".")[0] == "minihaares" and module != __name__
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _tensor(x: Any) -> bool:

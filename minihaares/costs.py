@@ -36,7 +36,8 @@ class Costs:
 
     parameters   learned numbers
     forward, backward   FLOPs of products with a matrix, a multiplication and an addition being two of them. Attention
-                 counts in full, as if it had no mask. This is what torch's counter sees of the code as it is
+                 counts in full, as if it had no mask. This is what torch's counter sees of the code as it is, if it is
+                 told about attention on a CPU and products with a vector (`bench.UNCOUNTED`)
     operations   multiplications and additions along depth in a forward pass, whatever `read` says done as in the plain
                  read. To read one source: its RMS and unit form 3 d, its score 2 d, its share of the mixture d, and d
                  to add that to what is there. To match a detail, once after each write: two RMS and a scaling, 5 d.
@@ -84,7 +85,8 @@ class Costs:
 def backbone(mlp_bias: bool = False) -> Costs:
     """A PreNorm Transformer without its residual scheme: sublayers, their norms, embedding, final norm and head."""
     weights, attention = 4 * d**2 + 3 * d * ff, 4 * T * d  # attention: scores, and the mixture of values
-    # The backward pass of a product is two products; that of attention five for two, since it makes its scores again.
+    # The backward pass of a product is two products; that of attention five for two, since the fused kernel makes its
+    # scores again. (On a CPU, torch has no such kernel for heads of size 2 and takes four.)
     forward = L * (2 * weights + attention) + 2 * d * V
     backward = L * (4 * weights + attention * 5 / 2) + 4 * d * V
     # Saved: norms keep their input and a scalar. Attention: its input, q k v, q and k turned, the mixture in two
@@ -146,8 +148,10 @@ def router(options: RouterOptions, events: int | None = None) -> Costs:
     if options.read == "plain" or options.rms_axes != "token":
         found += plain_reads(paired, matches if options.rms_axes == "token" else 0, late)
     else:
-        new = N - 1 + late if matches else 0 if detail == "duplicate" else halves - N - 1 + late
-        found += lean_reads(paired, matches, late, paired * new, options.read == "recompute")
+        # An unmatched detail is C itself in a block of one event. The last block is taken for a longer one.
+        unmatched = Integer(0) if detail == "duplicate" else Max(0, halves - N - 1 + late)
+        new = paired * (N - 1 + late if matches else unmatched)
+        found += lean_reads(paired, matches, late, new, options.read == "recompute")
     if not isinstance(options.blocks, int | str):
         events = sum(options.blocks)
     if events is not None:

@@ -493,10 +493,10 @@ def test_what_students_do(meddling: str, small: Path, tmp_path: Path):
 @pytest.mark.parametrize("loop", ["plain", "stubborn"])
 def test_an_endless_loop_is_stopped_and_said_to_be(loop: str, monkeypatch: pytest.MonkeyPatch):
     """A plain one is interrupted and the next cell runs; one that swallows interrupts costs the rest."""
-    monkeypatch.setattr(assignments, "GRACE", 3)
+    monkeypatch.setattr(student_run, "GRACE", 3)
     inner = "pass" if loop == "plain" else "try: time.sleep(0.01)\n    except BaseException: pass"
     cells = [("one", f"import time\nx = 1\nwhile True:\n    {inner}"), ("two", "assert x == 2, 'two is run'")]
-    first, second = assignments.run_cells(cells, seconds=2)
+    first, second = student_run.run_cells(cells, seconds=2, environment={})
     assert first == student_run.TIMEOUT and "time limit" in first
     assert second == ("two is run" if loop == "plain" else "not run: an earlier cell could not be stopped")
 
@@ -521,7 +521,9 @@ def test_the_command_line(tmp_path: Path):
 # --- a class with nbgrader ------------------------------------------------------------------------------------------
 
 
-def test_a_class_with_nbgrader(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_class_with_nbgrader(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     """Release, one right and one wrong submission, one that does not end: grades, feedback, CSV."""
     pytest.importorskip("nbgrader", reason="the extra 'class' is not installed")
     quick = (TOOLS / "nbgrader_config.py").read_text(encoding="utf-8").replace("SECONDS = 60", "SECONDS = 4")
@@ -544,3 +546,8 @@ def test_a_class_with_nbgrader(small: Path, tmp_path: Path, monkeypatch: pytest.
     assert grades == {"ann": (2, 5), "bob": (0, 5), "eve": (0, 5)}
     feedback = {name: (course / "feedback" / name / "A1_small" / "A1_small.html").read_text() for name in grades}
     assert "Twice three is six" in feedback["bob"] and "stopped after 4 seconds" in feedback["eve"]
+    hand_in(course / "submitted" / "bob" / "A1_small", small, GOOD)
+    capsys.readouterr()
+    assert assignments.run_class(course) == 0
+    done = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("release", "autograde"))]
+    assert done == ["autograde A1_small of bob: done"], "only what has changed is graded again"

@@ -33,6 +33,7 @@ SIX_EVENTS = [  # at 3 layers, small enough for exact counts of everything: each
     Case("haares-full", "haares", {"blocks": "full", "read": "recompute"}),
     Case("haares-recompute", "haares", {"blocks": 1, "read": "recompute"}),
     Case("haares-unmatched", "haares", {"blocks": (4, 2), "match": "none", "readout_details": True}),
+    Case("haares-full-unmatched", "haares", {"blocks": "full", "match": "none"}),
     Case("haares-plain", "haares", {"blocks": (1, 5), "read": "plain"}),
     Case("haares-plain-readout", "haares", {"blocks": 2, "read": "plain", "readout_details": True}),
     Case("duplicate", "haares", {"blocks": 2, "detail": "duplicate"}),

@@ -21,16 +21,11 @@ import argparse
 import csv
 import json
 import os
-import queue
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
+import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,13 +33,13 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 from notebooks import ENVIRONMENT, from_source
-from student_run import TIMEOUT
+from student_run import run_cells
 
 TOOLS = Path(__file__).resolve().parent
 ASSIGNMENTS = TOOLS.parent / "assignments"
 STUB = '# Your answer goes here.\nraise NotImplementedError("This task is not done yet.")'
 ANSWER = "*Your answer goes here.*"
-SECONDS, GRACE = 60, 10  # for one cell; more until an interrupted cell has ended or is killed
+SECONDS = 60  # for one cell
 
 SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION$", re.MULTILINE | re.DOTALL)
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS\n(.*?)^[ \t]*### END HIDDEN TESTS$\n?", re.MULTILINE | re.DOTALL)
@@ -213,53 +208,6 @@ def merged(source: NotebookNode, student: NotebookNode, visible: bool) -> list[t
     return cells
 
 
-def run_cells(cells: list[tuple[str, str]], seconds: float = SECONDS) -> list[str | None]:
-    """Run cells in a process of their own: for each None, or a sentence on what went wrong.
-
-    A cell that takes longer than `seconds` is interrupted, and the next one is run; if that does not help either, the
-    process is killed, and the other cells are not run."""
-    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-        [sys.executable, TOOLS / "student_run.py"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder,
-        env=os.environ | ENVIRONMENT | {"MPLBACKEND": "Agg"},
-        start_new_session=True,  # so that Ctrl-C in the terminal reaches us first
-    ) as child:  # fmt: skip
-        lines: queue.Queue[str] = queue.Queue()
-
-        def listen() -> None:
-            for line in child.stdout:
-                lines.put(line)
-            lines.put("")
-
-        threading.Thread(target=listen, daemon=True).start()
-        try:
-            child.stdin.write(json.dumps(cells))
-            child.stdin.close()
-            return list(_collect(child, lines, len(cells), seconds))
-        finally:
-            child.kill()
-
-
-def _collect(child: subprocess.Popen, lines: queue.Queue, count: int, seconds: float) -> Iterator[str | None]:
-    for done in range(count):
-        try:
-            # Python itself starts before the first cell.
-            line = lines.get(timeout=seconds + (GRACE if done == 0 else 0))
-        except queue.Empty:
-            child.send_signal(signal.SIGINT)
-            try:
-                line = lines.get(timeout=GRACE)
-            except queue.Empty:
-                yield TIMEOUT
-                yield from ["not run: an earlier cell could not be stopped"] * (count - done - 1)
-                return
-        if not line:
-            yield "this cell ended the whole process: was there too little memory?"
-            yield from ["not run: an earlier cell ended the process"] * (count - done - 1)
-            return
-        yield json.loads(line)
-
-
 def check_notebook(path: Path, name: str, visible: bool = False, seconds: float = SECONDS) -> list[Outcome]:
     """All tasks of a student's notebook. `name` is how reports call it."""
     original = ASSIGNMENTS / f"{path.stem}.py"
@@ -270,7 +218,9 @@ def check_notebook(path: Path, name: str, visible: bool = False, seconds: float 
         cells = merged(read_source(original), student, visible)
     except (SourceError, nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
         return [replace(o, status="FAILED", message=str(error).splitlines()[0]) for o in todo]
-    said = dict(zip([cell for cell, _ in cells], run_cells(cells, seconds), strict=True))
+    said = dict(
+        zip([cell for cell, _ in cells], run_cells(cells, seconds, ENVIRONMENT | {"MPLBACKEND": "Agg"}), strict=True)
+    )
     outcomes = []
     for outcome in todo:
         if outcome.task in graded:
@@ -293,7 +243,8 @@ def check_folder(folder: Path, visible: bool, seconds: float, table: Path | None
         raise SourceError(f"There is no notebook named like an assignment ({', '.join(sorted(known))}) in {folder}.")
     everything = []
     for path in mine:
-        name = str(path.relative_to(folder).with_suffix(""))
+        parts = path.relative_to(folder).with_suffix("").parts
+        name = "/".join(parts[:-1] if parts[-2:-1] == parts[-1:] else parts)  # nbgrader has the name twice
         outcomes = check_notebook(path, name, visible, seconds)
         for o in outcomes:
             score = f"{o.earned if o.earned is not None else '?'}/{o.points}"
@@ -313,11 +264,17 @@ def check_folder(folder: Path, visible: bool, seconds: float, table: Path | None
 # --------------------------------------------------------------------------------------------- a class with nbgrader
 
 
+def up_to_date(made: Path, *parts: Path) -> bool:
+    """Whether `made` exists and none of the parts is younger."""
+    return made.exists() and all(made.stat().st_mtime >= part.stat().st_mtime for part in parts)
+
+
 def run_class(folder: Path) -> int:
     """Bring a class folder up to date: source and release, then grades, feedback and grades.csv for what is submitted.
 
-    Submissions lie in submitted/STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb, as nbgrader has it. Returns 1 if nbgrader could
-    not do one of them."""
+    Submissions lie in submitted/STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb, as nbgrader has it. What was graded already is
+    graded again only if the submission or the assignment has changed since. Returns 1 if nbgrader could not do a step.
+    """
     try:
         from nbgrader.apps import NbGraderAPI
         from nbgrader.plugins import CsvExportPlugin
@@ -333,7 +290,7 @@ def run_class(folder: Path) -> int:
     config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
     config.CourseDirectory.root = str(folder)
     config.CsvExportPlugin.to = str(folder / "grades.csv")
-    config.NbGrader.log_level = config.NbGraderAPI.log_level = "ERROR"
+    config.NbGraderAPI.log_level = "ERROR"
     api, failed = NbGraderAPI(config=config), False
 
     def report(what: str, result: dict[str, Any]) -> None:
@@ -343,17 +300,23 @@ def run_class(folder: Path) -> int:
         if not result["success"]:
             print(f"{result.get('log', '')}\n{result.get('error', '')}".strip())
 
-    for path in sources():
-        target = folder / "source" / path.stem / f"{path.stem}.ipynb"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(read_source(path), target)
-        report(f"release {path.stem}", api.generate_assignment(path.stem))
-    for path in sources():
-        for student in sorted(api.get_submitted_students(path.stem)):
-            report(f"autograde {path.stem} of {student}", api.autograde(path.stem, student))
-            report(f"feedback for {student} on {path.stem}", api.generate_feedback(path.stem, student))
-    with api.gradebook as gradebook:
-        CsvExportPlugin(config=config).export(gradebook)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="nbgrader")  # how it uses its data base is not our reader's business
+        for path in sources():
+            name, text = path.stem, nbformat.writes(read_source(path)) + "\n"
+            source, released = (folder / part / name / f"{name}.ipynb" for part in ("source", "release"))
+            source.parent.mkdir(parents=True, exist_ok=True)
+            if not source.exists() or source.read_text(encoding="utf-8") != text:
+                source.write_text(text, encoding="utf-8")
+            if not up_to_date(released, source):
+                report(f"release {name}", api.generate_assignment(name))
+            for student in sorted(api.get_submitted_students(name)):
+                submitted, graded = (folder / part / student / name for part in ("submitted", "autograded"))
+                if not up_to_date(graded / f"{name}.ipynb", source, *submitted.glob("*.ipynb")):
+                    report(f"autograde {name} of {student}", api.autograde(name, student))
+                report(f"feedback for {student} on {name}", api.generate_feedback(name, student))
+        with api.gradebook as gradebook:
+            CsvExportPlugin(config=config).export(gradebook)
     print(f"Grades: {folder / 'grades.csv'}; written answers wait in `jupyter lab` there, under Formgrader.")
     return 1 if failed else 0
 

@@ -19,6 +19,7 @@ c.ClearSolutions.code_stub = {
 c.ClearSolutions.text_stub = "*Your answer goes here.*"
 
 c.ExecutePreprocessor.timeout = SECONDS
+c.ExecutePreprocessor.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--log-level=ERROR"]
 c.ExecutePreprocessor.error_on_timeout = {
     "ename": "CellTimeoutError",
     "evalue": f"stopped after {SECONDS} seconds",

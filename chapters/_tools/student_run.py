@@ -1,18 +1,25 @@
 """Run a notebook's cells one after the other, in a process of their own: what a student wrote may do anything.
 
-assignments.py starts this file, writes the cells to its standard input (JSON: a list of [name, source]) and reads one
-line of JSON for each cell that has ended: null, or a sentence that says what went wrong. A cell that takes too long is
-interrupted from there, with SIGINT, and the next one is run. `execute` also serves the tests, without a process.
+`run_cells` starts this file, writes the cells to its standard input (JSON: a list of [name, source]) and reads one line
+of JSON for each cell that has ended: null, or a sentence that says what went wrong. A cell that takes too long is
+interrupted with SIGINT, and the next one is run. `execute` also serves the tests, without a process.
 """
 
 import json
 import linecache
 import os
+import queue
 import re
 import signal
+import subprocess
 import sys
+import tempfile
+import threading
 import traceback
+from collections.abc import Iterator
 from typing import Any
+
+GRACE = 10  # seconds until an interrupted cell has ended or is killed
 
 TIMEOUT = "stopped after the time limit: is there a loop that does not end?"
 MAGIC = re.compile(r"^([ \t]*)(?:%{1,2}|!)[A-Za-z].*$", re.MULTILINE)  # for IPython, not for Python
@@ -49,6 +56,53 @@ def describe(error: BaseException) -> str:
     if isinstance(error, AssertionError):
         return said or f"this does not hold: {line.removeprefix('assert ')}"
     return f"{type(error).__name__}: {said} (in {CELL.fullmatch(last.filename)[1]}, line {last.lineno}: {line})"
+
+
+def run_cells(cells: list[tuple[str, str]], seconds: float, environment: dict[str, str]) -> list[str | None]:
+    """Run cells in a process of their own: for each None, or a sentence on what went wrong.
+
+    A cell that takes longer than `seconds` is interrupted, and the next one is run; if that does not help either, the
+    process is killed, and the other cells are not run."""
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder,
+        env=os.environ | environment,
+        start_new_session=True,  # so that Ctrl-C in the terminal reaches us first
+    ) as child:  # fmt: skip
+        lines: queue.Queue[str] = queue.Queue()
+
+        def listen() -> None:
+            for line in child.stdout:
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=listen, daemon=True).start()
+        try:
+            child.stdin.write(json.dumps(cells))
+            child.stdin.close()
+            return list(_collect(child, lines, len(cells), seconds))
+        finally:
+            child.kill()
+
+
+def _collect(child: subprocess.Popen, lines: queue.Queue, count: int, seconds: float) -> Iterator[str | None]:
+    for done in range(count):
+        try:
+            # Python itself starts before the first cell.
+            line = lines.get(timeout=seconds + (GRACE if done == 0 else 0))
+        except queue.Empty:
+            child.send_signal(signal.SIGINT)
+            try:
+                line = lines.get(timeout=GRACE)
+            except queue.Empty:
+                yield TIMEOUT
+                yield from ["not run: an earlier cell could not be stopped"] * (count - done - 1)
+                return
+        if not line:
+            yield "this cell ended the whole process: was there too little memory?"
+            yield from ["not run: an earlier cell ended the process"] * (count - done - 1)
+            return
+        yield json.loads(line)
 
 
 def main() -> None:

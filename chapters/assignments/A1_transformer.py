@@ -210,7 +210,7 @@ def package_attention(x: Tensor, qkv: Tensor, out: Tensor, heads: int) -> Tensor
 
 checks.own_work(attention, without=("scaled_dot_product_attention",))
 x, qkv, out = noise(2, 5, 8), noise(24, 8, seed=1), noise(8, 8, seed=2)
-hint = "This is one head: rotate queries and keys (not values), attend, then mix with out."
+hint = "This is one head: rotate queries and keys (not values), attend (is it scaled by √h?), then mix with out."
 checks.close(attention(x, qkv, out, 1), package_attention(x, qkv, out, 1), hint)
 ### BEGIN HIDDEN TESTS
 hint = "With several heads, each holds consecutive channels and attends on its own: [B, T, d] → [B, heads, T, h]."

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from .. import depth_read
 from ..model import ModelConfig, Residual, choose
+from .hyper import inverse_rms
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,12 @@ class DeltaOptions:
 
 
 class Changes(NamedTuple):
-    """The stream h [B, T, d], the finished sources, and the change of the unfinished block (None while empty)."""
+    """The stream h [B, T, d], the finished sources with 1 / RMS [B, T] of each, and the change of the unfinished block
+    (None while empty)."""
 
     stream: Tensor
     sources: tuple[Tensor, ...]
+    scales: tuple[Tensor, ...]
     change: Tensor | None
 
 
@@ -61,26 +64,28 @@ class Delta(Residual):
         self.key_gain = nn.Parameter(torch.ones(config.events, config.width))
 
     def begin(self, embedding: Tensor) -> Changes:
-        return Changes(embedding, (embedding,), None)
+        return Changes(embedding, (embedding,), (inverse_rms(embedding, self.eps)[..., 0],), None)
 
-    def weights(self, sources: tuple[Tensor, ...], event: int) -> Tensor:
+    def weights(self, state: Changes, event: int) -> Tensor:
         """The softmax weights [S, B, T] of the sources; with a null source they sum to less than 1."""
-        z = depth_read.depth_scores(sources, self.query[event], self.key_gain[event], self.eps)
+        key = self.query[event] * self.key_gain[event]
+        z = torch.stack([rho * (v @ key) for v, rho in zip(state.sources, state.scales, strict=True)])
         if self.null:
             z = torch.cat((z, torch.zeros_like(z[:1])))
-        return torch.softmax(z, dim=0)[: len(sources)]
+        return torch.softmax(z, dim=0)[: len(state.sources)]
 
     def read(self, state: Changes, event: int) -> tuple[Tensor, Changes]:
         with depth_read.full_precision(state.stream):  # scores and sums stay float32
-            x = state.stream + depth_read.mix(self.weights(state.sources, event), state.sources)
+            x = state.stream + depth_read.mix(self.weights(state, event), state.sources)
         return x, state
 
     def write(self, state: Changes, event: int, output: Tensor) -> Changes:
         u = output.to(self.query.dtype)
         change = depth_read.add(state.change, u)
-        if self.places[event].last:
-            return Changes(state.stream + u, (*state.sources, change), None)
-        return state._replace(stream=state.stream + u, change=change)
+        if not self.places[event].last:
+            return state._replace(stream=state.stream + u, change=change)
+        scales = (*state.scales, inverse_rms(change, self.eps)[..., 0])
+        return Changes(state.stream + u, (*state.sources, change), scales, None)
 
     def readout(self, state: Changes) -> Tensor:
         return state.stream
