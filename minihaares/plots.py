@@ -31,6 +31,13 @@ SCHEME_STYLE: dict[str, dict[str, str]] = {
     "deepnorm": {"label": "DeepNorm", "color": PURPLE, "linestyle": "-", "marker": "P"},
     "rezero": {"label": "ReZero", "color": GREEN, "linestyle": ":", "marker": "X"},
     "layerscale": {"label": "LayerScale", "color": "#7F7F7F", "linestyle": "-.", "marker": "<"},
+    "hires": {"label": "HiRes", "color": VERMILION, "linestyle": "-", "marker": "p"},
+    "denseformer": {"label": "DenseFormer", "color": GREEN, "linestyle": "--", "marker": "h"},
+    "muddformer": {"label": "MUDDFormer", "color": PURPLE, "linestyle": "-.", "marker": ">"},
+    "delta": {"label": "Delta AttnRes", "color": SKY, "linestyle": "-.", "marker": "d"},
+    "hc": {"label": "Hyper-Connections", "color": BLUE, "linestyle": ":", "marker": "*"},
+    "mhc": {"label": "mHC", "color": ORANGE, "linestyle": ":", "marker": "8"},
+    "vwn": {"label": "VWN", "color": "#7F7F7F", "linestyle": "--", "marker": "H"},
 }
 # A floor that no reader can go below, and the one for a reader who forgets: lines across a picture.
 FLOOR_STYLE: dict[str, dict[str, object]] = {

@@ -531,7 +531,7 @@ def test_two_models_can_take_turns(case):
                 torch.testing.assert_close(p.grad, grads[name], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", by_name("standard", "haares"), ids=str)
+@pytest.mark.parametrize("case", [c for c in by_name("standard", "haares") if "plain" not in c.name], ids=str)
 def test_a_compiled_model_is_the_model(case):
     torch._dynamo.reset()
     model, tokens = shaken(case, layers=2), some_tokens()

@@ -1,6 +1,6 @@
 """Every other residual scheme the book compares, one file a method, behind the seam of `model.py`.
 
-Importing this package enters them in `model.SCHEMES`; adding a method is one file here and one line below.
+Importing this package enters them in `model.SCHEMES`; adding a method is one file here, its import and one line below.
 """
 
 from ..model import SCHEMES
