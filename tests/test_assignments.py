@@ -345,6 +345,8 @@ def double(x):
 
 # %% nbgrader={"grade_id": "check_double", "grade": true, "points": 2}
 check(double(2), 4, "Twice two is four.")
+
+
 ### BEGIN HIDDEN TESTS
 check(double(3), 6, "Twice three is six.")
 ### END HIDDEN TESTS
@@ -537,6 +539,7 @@ def test_a_class_with_nbgrader(
     ours = assignments.release(assignments.read_source(small))
     assert [cell.source for cell in released.cells] == [cell.source for cell in ours.cells]
     assert [assignments.grade_id(cell) for cell in released.cells] == [assignments.grade_id(c) for c in ours.cells]
+    assert released.metadata["jupytext"] == ours.metadata["jupytext"]
     assert sorted(file.name for file in (course / "release" / "A1_small").iterdir()) == ["A1_small.ipynb"]
     for student, answer in (("ann", GOOD), ("bob", FOUR), ("eve", LOOP)):
         hand_in(course / "submitted" / student / "A1_small", small, answer)

@@ -5,9 +5,7 @@
     attn-res       a whole transformer with standard, full and Block residuals
 """
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ import torch.nn.functional as F
 from schemes import READS, Case, noise, shake, shaken, some_tokens, tiny, under_every_read
 from torch import Tensor, nn
 
+from minihaares.bench import outside_read
 from minihaares.model import Attention, ModelConfig, Transformer, generate, rotary_table
 
 ALPHABET = "abcdefgh .,!\n"
@@ -133,15 +132,11 @@ def test_greedy_text_is_llamas():
 
 @pytest.fixture(scope="module")
 def naive_attnres() -> Callable[..., Tensor]:
-    """fla-core's reference read, from its own file: `import fla.ops` would want triton, a gigabyte, for the others."""
-    spec = importlib.util.find_spec("fla")
-    if spec is None:
+    """fla-core's reference read."""
+    read = outside_read()
+    if read is None:
         pytest.skip("fla-core, of the test extra, is not installed")
-    path = Path(spec.submodule_search_locations[0], "ops", "attnres", "naive.py")
-    own = importlib.util.spec_from_file_location("naive_attnres_of_fla_core", path)
-    module = importlib.util.module_from_spec(own)
-    own.loader.exec_module(module)
-    return module.naive_attnres
+    return read
 
 
 def by_hand(model: Transformer, tokens: Tensor, read: Callable[[int, list[Tensor]], Tensor]) -> Tensor:

@@ -80,6 +80,8 @@ def read_source(path: Path) -> NotebookNode:
     # Our pyproject.toml pairs notebooks with scripts; a student's copy must say that it is not to be paired.
     notebook.metadata["jupytext"] = {"formats": "ipynb"}
     for cell in notebook.cells:
+        # A formatter puts blank lines before a marker; what a student sees shall not end in them.
+        cell.source = re.sub(r"\n+(?=\n### BEGIN HIDDEN TESTS$)", "", cell.source, flags=re.MULTILINE)
         if "nbgrader" in cell.metadata:
             said = dict(cell.metadata.nbgrader)
             full = {"grade": False, "locked": False, "solution": False, "task": False, "schema_version": 3} | said
