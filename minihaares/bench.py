@@ -170,6 +170,7 @@ UNCOUNTED = {
         sdpa_backward_flop_count(*shapes[:4])
     ),
     torch.ops.aten.mv: _matvec_flops,
+    torch.ops.aten.addmv_: lambda _, matrix, *__, **___: 2 * math.prod(matrix),
 }
 
 
