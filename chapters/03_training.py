@@ -341,7 +341,7 @@ right.set(title="The end: best ●, last ○", xlabel="model seed", ylim=(exact 
 plots.show(
     fig,
     alt="Left: validation loss of three runs on a logarithmic axis. All start at the uniform line, pass the line for "
-    "letter frequencies within twenty steps, cross the dotted line of the forgetful reader between steps 100 and 200 and"
+    "letter frequencies within twenty steps, cross the dotted line of the forgetful reader by step 200 and"
     " then jitter, mostly between the two floors. Right: the best and the last loss of each run, all between the two "
     "floors; the best lies below the last by as much as the seeds differ, or more.",
 )

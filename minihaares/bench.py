@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import math
 import multiprocessing
-import resource
 import statistics
 import sys
 import time
@@ -30,8 +29,9 @@ from tqdm import tqdm
 from . import depth_read
 from .checkpoints import write_whole
 from .experiments import FULL_PRECISION, STORE, commit
+from .machine import device_name, peak_resident, pick_device
 from .model import FAMILIES, ConfigError, ModelConfig, Transformer, choose, generate
-from .train import device_name, parameter_groups, pick_device
+from .train import parameter_groups
 
 WORK = ("forward", "backward", "step", "generate")  # backward: forward and backward; step: with AdamW
 
@@ -246,7 +246,7 @@ def _resident_after_steps(scheme: str, layers: int, config: BenchConfig) -> int:
     work = job("step", build(scheme, layers, config), random_tokens(config, torch.device("cpu")), config)
     work()
     work()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_resident()
 
 
 def random_tokens(config: BenchConfig, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""`minihaares demo | train | sample`: the package from a terminal.
+"""`minihaares demo | train | sample | ablate | bench | doctor`: the package from a terminal.
 
 The flags are the fields of the dataclasses that the notebooks use too. Whatever a user can get wrong ends in one
 sentence on stderr and a non-zero exit status; whatever else goes wrong is our mistake, and keeps its traceback.
@@ -18,12 +18,14 @@ import tyro
 from torch import Tensor
 
 from .data import BOS, EOT, Corpus, DataConfig, DataError, Tokenizer, load_corpus
+from .doctor import Doctor
 from .model import FAMILIES, SCHEMES, ConfigError, ModelConfig, Transformer, choose, generate, scheme_options
 from .plots import SCHEME_STYLE, curves, save, use_style
+from .recording import Ablate, Bench, GridError
 from .settings import CheckpointError, RunConfig, TrainConfig, TrainError
 from .train import RunResult, load_run, pick_device, train
 
-USER_ERRORS = (ConfigError, DataError, CheckpointError, TrainError)
+USER_ERRORS = (ConfigError, DataError, CheckpointError, TrainError, GridError)
 UNUSABLE, INTERRUPTED = 2, 130  # exit statuses
 AUTOMATIC = Path("runs/CORPUS-SCHEME-LAYERS-SEED")  # the default run folder, filled in
 Flat = tyro.conf.OmitArgPrefixes  # --lr rather than --train.lr
@@ -305,6 +307,9 @@ COMMANDS = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Sample, tyro.conf.subcommand("sample")]
+    | Annotated[Ablate, tyro.conf.subcommand("ablate")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
 
@@ -363,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=arguments or ["--help"],
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-        command()
+        return command() or 0
     except SystemExit as stop:  # tyro has said what is wrong, or shown the help
         return stop.code
     except USER_ERRORS as error:
@@ -376,7 +381,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(f"minihaares: {one_line(stop) or 'Stopped.'}", file=sys.stderr)
         return INTERRUPTED
-    return 0
 
 
 def one_line(error: BaseException) -> str:

@@ -11,7 +11,6 @@ import itertools
 import json
 import multiprocessing
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -31,9 +30,10 @@ import torch
 from tqdm import tqdm
 
 from .checkpoints import write_whole
-from .data import PAD, Corpus, DataConfig, Tokenizer, load_corpus
-from .model import FAMILIES, ModelConfig, Transformer, scheme_options
-from .settings import FREE, RunConfig, TrainConfig
+from .data import PAD, Corpus, DataConfig, DataError, Tokenizer, load_corpus
+from .machine import Interrupted, peak_resident
+from .model import FAMILIES, ConfigError, ModelConfig, Transformer, scheme_options
+from .settings import FREE, CheckpointError, RunConfig, TrainConfig, TrainError
 from .train import token_losses, train
 
 STORE = Path("figures/data")  # where a command puts what it finds
@@ -198,7 +198,7 @@ def record(planned: Planned, corpus: Corpus, started: str, store: Path) -> None:
         "last_loss": result.last_loss,
         "bits_per_byte": result.best_loss / np.log(2) / bytes_per_token(corpus.valid[:limit], corpus.tokenizer),
         "seconds": result.seconds,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
+        "peak_mib": peak_resident() / 2**20,
         "device": result.device,
         "threads": result.threads,
         "dtype": "bfloat16 autocast" if t.autocast else "float32",
@@ -281,7 +281,11 @@ def claimed(folder: Path) -> Iterator[bool]:
 def _worker(planned: Planned, started: str, store: Path) -> None:
     if planned.config.train.threads:
         torch.set_num_threads(planned.config.train.threads)
-    record(planned, load_corpus(planned.config.data, progress=False), started, store)
+    try:
+        record(planned, load_corpus(planned.config.data, progress=False), started, store)
+    except (ConfigError, DataError, CheckpointError, TrainError, Interrupted) as error:
+        print(f"minihaares: {error}", file=sys.stderr)
+        sys.exit(130 if isinstance(error, Interrupted) else 2)
 
 
 def run_grid(
@@ -312,7 +316,7 @@ def run_grid(
                 process.join()
                 raise
             if process.exitcode:
-                raise GridError(f"Run {planned.id} ended with code {process.exitcode}; what it saved is in {home}.")
+                raise GridError(f"Run {planned.id} ended with code {process.exitcode}; what it saved stays in {home}.")
             finished += 1
             row = read_runs(store).set_index("run").loc[planned.id]
             took = (time.perf_counter() - began) / 60

@@ -2,7 +2,10 @@
 
 import contextlib
 import os
+import re
+import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +38,14 @@ def device_name(device: torch.device) -> str:
         return f"{device} ({torch.cuda.get_device_name(device)})"
     threads = torch.get_num_threads()
     return f"cpu with {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else str(device)
+
+
+def peak_resident() -> int:
+    """The most memory, in bytes, that this process has held at once. (Linux hands its own count on to children.)"""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @contextlib.contextmanager

@@ -74,9 +74,8 @@ def test_parameters_at_the_sizes_of_the_paper(scheme: str):
 
 
 @pytest.mark.parametrize("case", SIX_EVENTS, ids=str)
-def test_flops_and_saved_numbers_are_those_of_the_model(case: Case, monkeypatch):
+def test_flops_and_saved_numbers_are_those_of_the_model(case: Case):
     """Both exactly. What is saved once for all tokens, such as the rotary table, drops out between two batches."""
-    # Torch's counter leaves out a product with a vector that is added to something; the lean read has one.
     model = Transformer(config := tiny(case, layers=3))
     price, context = costs.price(config, 4), 4
     assert bench.flops(model, some_tokens(2, context + 1)) == price.step(2, context)

@@ -199,3 +199,14 @@ def test_time_ahead_is_measured_then_remembered(grid_file, tmp_path):
     append(row, pd.DataFrame({"step": [0]}), tmp_path)
     assert experiments.seconds_ahead([p], tmp_path)[p.id] == 100.0 * t.steps / 4
     assert missing(grid, tmp_path) == grid[1:]
+
+
+def test_a_run_that_cannot_start_is_one_sentence(grid_file, tmp_path, capfd):
+    one = read_grid(grid_file)[0]
+    lost = replace(
+        one, config=replace(one.config, data=replace(one.config.data, corpus="tinystories", data_dir=tmp_path / "no"))
+    )
+    with pytest.raises(GridError, match="ended with code 2"):
+        run_grid([lost], tmp_path / "runs", tmp_path / "store")
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and str(tmp_path / "no") in said
