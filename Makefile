@@ -5,6 +5,7 @@
 # make times      the same, one chapter after the other, and write down how long each took
 # make figures    run every script in figures/
 # make book       the web book, in chapters/_tools/book/_build/html
+# make class      the assignments with nbgrader: release, grades, feedback, grades.csv in CLASS=FOLDER
 # make clean      remove caches and the built book; keeps .venv, trained runs and downloads
 #
 # The first call makes .venv: the package alone for the demo, the notebook and test tools when something asks for them.
@@ -13,7 +14,9 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 BOOK := chapters/_tools/book
 
-.PHONY: help demo test lab notebooks times figures book clean
+CLASS ?= runs/class
+
+.PHONY: help demo test lab notebooks times figures book class clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -51,6 +54,9 @@ figures: .venv/everything
 book: .venv/everything
 	$(BIN)/sphinx-build -q -W --keep-going -c $(BOOK) chapters $(BOOK)/_build/html
 	@echo "Open $(BOOK)/_build/html/index.html"
+
+class: .venv/everything
+	$(BIN)/python chapters/_tools/assignments.py class $(CLASS)
 
 clean:
 	rm -rf $(BOOK)/_build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
