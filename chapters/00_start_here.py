@@ -14,7 +14,7 @@
 # >
 # > **You need** Python. For the chapters after this one, some PyTorch, and for a few of them some linear algebra.
 # >
-# > **Runs in** about 5 seconds on 2 cores, without a network.
+# > **Runs in** about 6 seconds on 2 cores, without a network.
 
 # %%
 import sys

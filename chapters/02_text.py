@@ -15,7 +15,7 @@
 # >
 # > **You need** Python and logarithms. Chapter 01 is not needed.
 # >
-# > **Runs in** about 25 seconds on 2 cores, without a network.
+# > **Runs in** about 15 seconds on 2 cores, without a network.
 
 # %%
 import json
