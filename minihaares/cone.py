@@ -143,7 +143,8 @@ function start(root) {
       if (shown) shown.value = Number(label.querySelector("input").value).toFixed(2);
     }
     root.querySelector(".says").textContent = `The read is ${c[0].toFixed(2)} × early half `
-      + `${c[1] < 0 ? "−" : "+"} ${Math.abs(c[1]).toFixed(2)} × late half, and ${Math.max(0, 1 - w_C - w_D).toFixed(2)} of the `
+      + `${c[1] < 0 ? "−" : "+"} ${Math.abs(c[1]).toFixed(2)} × late half, `
+      + `and ${Math.max(0, 1 - w_C - w_D).toFixed(2)} of the `
       + "weight is left for other sources. " + (c[1] < -1e-9
         ? "The late half is subtracted: two cumulative blocks cannot do that with weights that are not negative."
         : c[0] + c[1] > 1 + 1e-9

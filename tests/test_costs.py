@@ -1,6 +1,5 @@
 """The formulas of minihaares.costs against real models, enumeration, and the paper's figures."""
 
-import math
 from collections.abc import Callable
 
 import pytest
