@@ -49,19 +49,24 @@ def peak_resident() -> int:
 
 
 @contextlib.contextmanager
-def own_settings(device: torch.device, seed: int, threads: int | None) -> Iterator[None]:
-    """Run with this random seed, so many threads, and on a CPU deterministic kernels; afterwards all is as it was."""
+def own_settings(device: torch.device, seed: int, threads: int | None, tf32: bool = False) -> Iterator[None]:
+    """Run with this random seed, so many threads, and on a CPU deterministic kernels; afterwards all is as it was.
+
+    `tf32` lets CUDA round the factors of float32 products to TF32."""
     threads_before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    coarse = torch.backends.cuda.matmul.allow_tf32
     filling = torch.utils.deterministic.fill_uninitialized_memory
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             torch.manual_seed(seed)
+            torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.set_num_threads(threads or threads_before)
             if device.type == "cpu":  # on a GPU the quick kernels differ in the last bits, and we let them
                 torch.use_deterministic_algorithms(True)
                 torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, and slow
             yield
         finally:
+            torch.backends.cuda.matmul.allow_tf32 = coarse
             torch.use_deterministic_algorithms(strict)
             torch.utils.deterministic.fill_uninitialized_memory = filling
             torch.set_num_threads(threads_before)

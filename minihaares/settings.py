@@ -39,6 +39,8 @@ class TrainConfig:
     data_seed: int = 42  # draws the order of the chunks
     device: str = "auto"  # auto (cuda, else mps, else cpu), cpu, cuda, cuda:1, mps
     autocast: bool = False  # sublayers in bfloat16
+    tf32: bool = False  # on CUDA, quicker and coarser float32 products
+    compile: bool = False  # sublayers through torch.compile, if the computer has a compiler
     threads: int | None = None  # CPU threads; None: torch's own choice
     save_every: int | None = None  # steps between saves; None: at every evaluation
     out: Path = Path("runs/latest")  # the run's folder

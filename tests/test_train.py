@@ -213,6 +213,20 @@ def test_autocast_trains(tmp_path):
 # ------------------------------------------------------------------------------------------------ determinism
 
 
+def test_compiled_sublayers_learn_the_same(reference, tmp_path):
+    """To rounding; the saved run is an ordinary one. Settings of the process come back."""
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler, and this computer has none")
+    coarse = torch.backends.cuda.matmul.allow_tf32
+    tiny_train(tmp_path, compile=True, tf32=True)
+    assert torch.backends.cuda.matmul.allow_tf32 == coarse
+    fast, plain = (read_curve(folder / "curve.csv") for folder in (tmp_path, reference))
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert ours.valid_loss == pytest.approx(theirs.valid_loss, rel=1e-4)
+    model, *_ = load_run(tmp_path)
+    assert set(model.state_dict()) == set(load_run(reference)[0].state_dict())
+
+
 def test_equal_settings_give_equal_bits(reference, tmp_path):
     torch.manual_seed(7)  # the state of the caller must not matter
     tiny_train(tmp_path / "again")
