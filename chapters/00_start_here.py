@@ -135,7 +135,7 @@ for scheme, idea in {
 #   killed and resumed without a trace (03).
 # * Attention over depth, Block Attention Residuals and HAARES, with their proofs (04 to 10), and a version that needs
 #   hardly more memory than the plain stream (11, 12).
-# * Experiments with paired seeds, honest error bars, ablations and a bill (13 to 16); other streams, wider and denser,
+# * Later, experiments with paired seeds, ablations and a bill (13 to 16); other streams, wider and denser,
 #   and your own behind the same four questions (17 to 20).
 #
 # ## The map

@@ -358,8 +358,8 @@ plots.show(
 # two runs may be compared by their best only if they were evaluated on the same schedule.
 #
 # **Seeds.** The three endpoints differ although nothing but the first weights did. Whoever claims that one
-# architecture is better by less than that needs more seeds. That is the most important sentence of this chapter, and
-# the reason why chapter 13 compares *pairs* of runs from equal seeds.
+# architecture is better by less than that needs more seeds, and *pairs* of runs that begin with equal weights. That is
+# the most important sentence of this chapter.
 #
 # ### What the model learned
 #

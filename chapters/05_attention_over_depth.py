@@ -487,8 +487,8 @@ plots.show(
 # At the lower rate the model learns the stories quite well while its reads hardly leave the mean; at the higher rate
 # they differ clearly from the mean and from each other, and the losses are close. That is no paradox. AdamW
 # moves each number by about the learning rate in a step, and a query that starts at zero needs many steps to get long
-# enough to matter. The paper's runs have 30,000 of them. What routers prefer after real training, and why, is the
-# question of chapter 16.
+# enough to matter. The paper's runs have 30,000 of them. What routers prefer after real training, and why, is a
+# question for longer runs.
 
 # %%
 for _, shares in (*runs[RATES[0]], *runs[RATES[1]]):
@@ -556,8 +556,8 @@ for kind in (Block, InBlockOne, TwiceASource):
 #
 # That choosing helps. The authors report lower losses than a standard baseline (1.737 for the full and 1.746 for the
 # block form against 1.766, at 16 layers); in the repository of Delta Attention Residuals (arXiv 2605.18855) the same
-# method does worse than its baseline at larger sizes. Chapter 13 has runs of our own. Nor does a share tell how much
-# a source *matters*: the values behind the shares differ in size, and they overlap.
+# method does worse than its baseline at larger sizes. Nor does a share tell how much a source *matters*: the values
+# behind the shares differ in size, and they overlap.
 #
 # ## Exercises
 #
@@ -671,6 +671,6 @@ for kind in (Block, InBlockOne, TwiceASource):
 #   before Transformers.
 # * Online normalizer calculation for softmax, arXiv 1805.02867: the merge of partial softmaxes.
 # * FlashAttention, arXiv 2205.14135: the same merge, along the text.
-# * DenseFormer, arXiv 2402.02622, and MUDDFormer, arXiv 2502.12170: other ways to read many depths (chapter 18).
+# * DenseFormer, arXiv 2402.02622, and MUDDFormer, arXiv 2502.12170: other ways to read many depths, in `relatives`.
 # * Delta Attention Residuals, arXiv 2605.18855: keep the stream and *add* the mixture; with a dissenting result.
 # * HAARES, arXiv 2606.06564, sections 2.2 and 3.1.

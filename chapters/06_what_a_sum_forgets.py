@@ -231,7 +231,7 @@ print(f"{'random, m = 24':16s} {visible_share(draws):.3f}, and 1/24 = {1 / 24:.3
 assert abs(visible_share(draws) - 1 / 24) < 1e-3
 
 # %% [markdown]
-# How visible the blocks of a *trained* network are is a matter of measurement, not of algebra. Chapter 16 looks.
+# How visible the blocks of a *trained* network are is a matter of measurement, not of algebra.
 #
 # ## What we found, and what it does not show
 #

@@ -172,7 +172,7 @@ algebra.null_space()
 # dimensions**, $d$ fewer than the sum. With $m = 2$ it forgets nothing. With $m = 1$ the late half is empty, both
 # rows are the same, and $D = C$ adds nothing. Note what the proof does *not* need: that the cut is in the middle. Any
 # cut gives the same count; any second row of signs does. The *middle* is a choice, and a fixed random pattern of
-# signs is the paper's control for it (its Table 12; chapter 14).
+# signs is the paper's control for it (its Table 12).
 #
 # ## The pair as rotated coordinates
 #
@@ -295,7 +295,7 @@ assert rank == 2 * width - 1
 # * With equal halves it is Haar's coarsest pair times $\sqrt m$. With unequal ones the detail leans on the sum.
 # * The matched pair keeps $2d - 1$ of the $2d$ dimensions.
 # * It does **not** show that early against late is the contrast worth keeping. Every row of signs recovers as much.
-#   That order matters is an empirical claim (the paper's Table 12), and this book tests it in chapter 14.
+#   That order matters is an empirical claim (the paper's Table 12) that needs runs, not proofs.
 #
 # ## Exercises
 #
@@ -345,8 +345,8 @@ assert rank == 2 * width - 1
 # <details><summary>Answer</summary>
 #
 # The four rows are orthogonal and not zero (they are Haar's), so the rank is $4d$ and $(m-4)d$ dimensions are
-# forgotten. After $p$ levels there are $2^p$ orthogonal rows: $(m - 2^p)\,d$, which is 0 when $2^p = m$. Chapter 20
-# proposes to try it.
+# forgotten. After $p$ levels there are $2^p$ orthogonal rows: $(m - 2^p)\,d$, which is 0 when $2^p = m$.
+# Whether a model gains by it is an open question.
 # </details>
 
 # %%

@@ -481,11 +481,11 @@ assert leaks["batch"][0] > 1e-3 and leaks["batch"][2] > 1e-3
 #
 # ## What this does not show
 #
-# Whether the detail helps (chapters 13 and 14), what trained routers do with it (16), or how fast any of this is
-# (12). That the leak exists does not tell how much a model in training would gain from it; since no gradient goes
-# through the multiplier, nothing teaches later tokens to send useful signals, and exercise 8.4 finds no gain in a
-# short run. And our order of reading and writing is the paper's Table 2 and Algorithm 1 as we understand them; their
-# code is not public.
+# Whether the detail helps, what trained routers do with it (both need recorded runs), or how fast any of this is
+# (chapter 12). That the leak exists does not tell how much a model in training would gain from it; since no gradient
+# goes through the multiplier, nothing teaches later tokens to send useful signals, and exercise 8.4 finds no gain in
+# a short run. And our order of reading and writing is the paper's Table 2 and Algorithm 1 as we understand them;
+# their code is not public.
 #
 # ## Exercises
 #
@@ -593,8 +593,8 @@ assert leaks["batch"][0] > 1e-3 and leaks["batch"][2] > 1e-3
 # With quarters $Q_1 \dots Q_4$: $C = \sum Q$, $D = Q_1 + Q_2 - Q_3 - Q_4$, $D_1 = Q_1 - Q_2$, $D_2 = Q_3 - Q_4$: two
 # levels of a Haar tree. The mean is $1 + 4\cdot(1.5 + 23/24) = 10.833$ if all four slots appear with the first write.
 # For $m = 8$: $D_1$ differs from $C$ from the read of event 4 on, $D$ from 6, and $D_2$, which is zero through the
-# early half, first shows something at 6 and a contrast at 8. The paper has one level; chapter 20 lists this as a
-# project.
+# early half, first shows something at 6 and a contrast at 8. The paper has one level; more of them
+# would make a good project.
 #
 # ```python
 # def four(outputs):

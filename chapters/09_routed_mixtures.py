@@ -207,9 +207,8 @@ HTML(cone.draggable())
 # ## Where a trained model goes
 #
 # A set of possibilities is not a habit. We train a small HAARES for a few seconds on characters of the built-in
-# stories: six layers in two blocks of six events, a rate of 0.01, 200 steps. (The recorded runs of this book have 48
-# layers and train a hundred times longer; chapter 16 looks into those. This one is only here to put *learned* queries
-# into the picture.)
+# stories: six layers in two blocks of six events, a rate of 0.01, 200 steps. (The paper's
+# runs have 48 layers and 30,000 steps. This one is only here to put *learned* queries into the picture.)
 
 # %%
 text = " ".join(story.text for story in write_stories(600, seed=9))

@@ -218,7 +218,7 @@ assert 0 < (read - same).abs().max() < 1e-5
 # * A zero detail still takes weight. An absent slot does not.
 # * This explains what the duplicate control *is*, not why it trains better than its parent in the paper. To compare
 #   HAARES with Block alone would mix two changes; the fair comparison for the detail's *content* is with the copy
-#   (1.7848 against 1.7744, Table 12), and it should be repeated with more seeds (chapter 14).
+#   (1.7848 against 1.7744, Table 12), and it should be repeated with more seeds.
 #
 # ## Exercises
 #

@@ -527,7 +527,7 @@ for block, haares in ((16.5, 14.5), (17.5, 13.5)):
 
 # %% [markdown]
 # So "21.7 %" is something between 16.5 and 26.7 by its own inputs, and it compares with the *whole* budget of the
-# baseline. What the baseline itself needed to reach its best loss is not recorded; chapter 15 comes back to that.
+# baseline. What the baseline itself needed to reach its best loss is not recorded, and that would be the fair price.
 #
 # ## Six losses from four statistics
 #

@@ -179,28 +179,28 @@ error grows like one over tau squared and passes one; computed from the small ve
 #
 # ## Idea 3: write the backward pass yourself
 #
-# What flows back into a source has three parts. With $y$ the gradient of the mixture and $\dot z$ that of a score:
+# What flows back into a source has three parts. With $g$ the gradient of the mixture and $\dot z$ that of a score:
 
 # %%
 algebra.score_gradient()
 
 # %% [markdown]
-# A source gets $w\,y$ from the mixture (its weight times what arrives) and $\dot z\,\partial z/\partial v$ from its
-# score. Only $y$, the key and the source itself are vectors; all else is one number per token. And $E$ gets what $C$
+# A source gets $w\,g$ from the mixture (its weight times what arrives) and $\dot z\,\partial z/\partial v$ from its
+# score. Only $g$, the key and the source itself are vectors; all else is one number per token. And $E$ gets what $C$
 # and $D$ get together, $F$ the difference:
 
 # %%
 algebra.half_gradients()
 
 # %% [markdown]
-# The last piece is the softmax. A weight's score receives $\dot z_s = w_s\,(y\cdot v_s - y\cdot\tilde h)$ (chapter 09),
+# The last piece is the softmax. A weight's score receives $\dot z_s = w_s\,(g\cdot v_s - g\cdot\tilde h)$ (chapter 09),
 # and all of them sum to zero, since adding a constant to every score changes nothing. So the log-sum-exp of the
 # finished part receives $\dot\ell = -(\dot z_C + \dot z_D)$, **without asking what was in it**. Here is the whole
 # backward pass of one active read in plain lines:
 
 # %%
-def backward_by_hand(y, finished, lse, E, F, key, eps=1e-6, gamma=4.0):
-    """Gradients of one read for finished mixture, its log-sum-exp, E, F, key and bias, given y, that of the read."""
+def backward_bg_hand(g, finished, lse, E, F, key, eps=1e-6, gamma=4.0):
+    """Gradients of one read for finished mixture, its log-sum-exp, E, F, key and bias, given g, that of the read."""
     C, D = E + F, E - F
     rms_C, rms_D = (x.square().mean(-1).sqrt() for x in (C, D))
     a = (rms_C / (rms_D + eps)).clamp(1 / gamma, gamma)  # no gradient flows through it
@@ -208,12 +208,12 @@ def backward_by_hand(y, finished, lse, E, F, key, eps=1e-6, gamma=4.0):
     q_C, q_D = C @ key, D @ key
     w, w_C, w_D = torch.softmax(torch.stack([lse, rho_C * q_C, rho_D * q_D + bias]), dim=0)
     h = w[:, None] * finished + w_C[:, None] * C + (w_D * a)[:, None] * D
-    y_h = (y * h).sum(-1)
-    dz_C, dz_D = w_C * ((y * C).sum(-1) - y_h), w_D * (a * (y * D).sum(-1) - y_h)
-    to_C = w_C[:, None] * y + (dz_C * rho_C)[:, None] * key - (dz_C * rho_C**3 * q_C / d)[:, None] * C
-    to_D = (a * w_D)[:, None] * y + (dz_D * rho_D)[:, None] * key - (dz_D * rho_D**3 * q_D / d)[:, None] * D
+    g_h = (g * h).sum(-1)
+    dz_C, dz_D = w_C * ((g * C).sum(-1) - g_h), w_D * (a * (g * D).sum(-1) - g_h)
+    to_C = w_C[:, None] * g + (dz_C * rho_C)[:, None] * key - (dz_C * rho_C**3 * q_C / d)[:, None] * C
+    to_D = (a * w_D)[:, None] * g + (dz_D * rho_D)[:, None] * key - (dz_D * rho_D**3 * q_D / d)[:, None] * D
     to_key = C.T @ (dz_C * rho_C) + D.T @ (dz_D * rho_D)
-    return w[:, None] * y, -(dz_C + dz_D), to_C + to_D, to_C - to_D, to_key, dz_D.sum()
+    return w[:, None] * g, -(dz_C + dz_D), to_C + to_D, to_C - to_D, to_key, dz_D.sum()
 
 
 # %% [markdown]
@@ -222,7 +222,7 @@ def backward_by_hand(y, finished, lse, E, F, key, eps=1e-6, gamma=4.0):
 
 # %%
 finished, lse = random(n, d), random(n)
-y = torch.randn(n, d, dtype=torch.float64, generator=generator)
+g = torch.randn(n, d, dtype=torch.float64, generator=generator)
 bias.requires_grad_()
 
 
@@ -233,10 +233,10 @@ def joined(finished, lse, E, F, key):
 
 
 inputs = (finished, lse, E, F, key, bias)
-by_autograd = torch.autograd.grad(joined(*inputs[:5]), inputs, y)
+by_autograd = torch.autograd.grad(joined(*inputs[:5]), inputs, g)
 settings = depth_read.ReadSettings(paired=True, match=True, gamma=4.0, eps=1e-6, key_eps=1e-6)
-by_package = torch.autograd.grad(depth_read.ActiveRead.apply(settings, key, bias, *inputs[:4]), inputs, y)
-for ours, theirs, packaged in zip(backward_by_hand(y, *inputs[:5]), by_autograd, by_package, strict=True):
+by_package = torch.autograd.grad(depth_read.ActiveRead.apply(settings, key, bias, *inputs[:4]), inputs, g)
+for ours, theirs, packaged in zip(backward_bg_hand(g, *inputs[:5]), by_autograd, by_package, strict=True):
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(packaged, theirs, rtol=1e-12, atol=1e-13)
 print("by hand, autograd and package agree on", len(inputs), "gradients")
@@ -270,8 +270,8 @@ print({scheme: f"{loss:.4f}" for scheme, loss in losses.items()})
 # ## A fact that hides in the norm
 #
 # An RMSNorm does not care about the length of its input, so no gradient that comes back through it points along that
-# input: $y\cdot\tilde h = 0$, up to the $\epsilon$ in the norm. Since $\tilde h = \sum_s w_s v_s$, the weighted mean of
-# all $y\cdot v_s$ is zero: in every read, at every token, what some sources gain in weight they gain at the expense of
+# input: $g\cdot\tilde h = 0$, up to the $\epsilon$ in the norm. Since $\tilde h = \sum_s w_s v_s$, the weighted mean of
+# all $g\cdot v_s$ is zero: in every read, at every token, what some sources gain in weight they gain at the expense of
 # others *around zero*. Measured in the model above:
 
 # %%
@@ -389,20 +389,20 @@ Standard, for Block and HAARES with lean reads. All curves lie a little above on
 #
 # ### Exercise 12.2 · The early half
 # *Medium, 15 minutes.* In the early half $D = C$. Show from the formulas that the pair then acts like one source with
-# value weight $w_C + a\,w_D$, and that the lean read needs a single inner product $y\cdot E$ in its backward pass.
+# value weight $w_C + a\,w_D$, and that the lean read needs a single inner product $g\cdot E$ in its backward pass.
 #
 # <details><summary>Answer</summary>
 #
-# With $F = 0$ both raw vectors are $E$: the mixture takes $(w_C + a w_D)E$ and both score gradients use $y\cdot E$,
-# $\dot z_C = w_C(y\cdot E - y\cdot\tilde h)$ and $\dot z_D = w_D(a\,y\cdot E - y\cdot\tilde h)$. In `ActiveRead` this
+# With $F = 0$ both raw vectors are $E$: the mixture takes $(w_C + a w_D)E$ and both score gradients use $g\cdot E$,
+# $\dot z_C = w_C(g\cdot E - g\cdot\tilde h)$ and $\dot z_D = w_D(a\,g\cdot E - g\cdot\tilde h)$. In `ActiveRead` this
 # is the branch in which `D is None`.
 #
 # ```python
 # zero = torch.zeros_like(E)
-# by_hand = backward_by_hand(y, finished, lse, E, zero, key)
+# bg_hand = backward_bg_hand(g, finished, lse, E, zero, key)
 # read = depth_read.ActiveRead.apply(settings, key, bias, finished, lse, E, None)
-# packaged = torch.autograd.grad(read, (finished, lse, E, key, bias), y)
-# for ours, theirs in zip((by_hand[0], by_hand[1], by_hand[2], by_hand[4], by_hand[5]), packaged, strict=True):
+# packaged = torch.autograd.grad(read, (finished, lse, E, key, bias), g)
+# for ours, theirs in zip((bg_hand[0], bg_hand[1], bg_hand[2], bg_hand[4], bg_hand[5]), packaged, strict=True):
 #     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 # ```
 # </details>
@@ -419,7 +419,7 @@ Standard, for Block and HAARES with lean reads. All curves lie a little above on
 # ```python
 # C, D = E + F, random(n, d)
 # D_hat = D * (C.square().mean(-1, keepdim=True).sqrt() / (D.square().mean(-1, keepdim=True).sqrt() + 1e-6))
-# (through,) = torch.autograd.grad(D_hat, D, y)
+# (through,) = torch.autograd.grad(D_hat, D, g)
 # assert (through * D).sum(-1).abs().max() < 1e-5 * (through.norm() * D.norm())
 # ```
 # </details>
