@@ -87,8 +87,9 @@ left.plot(bias, bias.clamp(min=0), color="0.55", ls="--", lw=1.2, label="max(0, 
 for value, marker in ((-4, "^"), (-2, "D"), (0, "s")):
     left.plot(value, curve(value), marker, color=plots.ORANGE, mec="black", ms=8, ls="")
     note = f"b = {value}: {curve(value):.3f}"
-    left.annotate(note, (value, curve(value)), (-7, 8), textcoords="offset points", ha="right")
-left.set(title="What a copy adds to a score", xlabel="bias b of the copy", ylabel="lift of the score", ylim=(-0.1, 3.2))
+    below = value == -4  # where there is room
+    left.annotate(note, (value, curve(value)), (6, -16 if below else 8), textcoords="offset points", ha="right")
+left.set(title="What a copy adds to a score", xlabel="bias b of the copy", ylabel="lift of the score", ylim=(-0.4, 3.2))
 left.legend(loc="upper left")
 blocks = torch.arange(1, 9)
 for name, value, look in (("no copies", -math.inf, "o-"), ("copies, b = -2", -2, "D-."), ("copies, b = 0", 0, "s--")):
