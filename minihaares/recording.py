@@ -55,7 +55,7 @@ class Bench:
     """Time, saved bytes, memory and FLOPs of schemes, as ratios to Standard; a setting given beats the preset's."""
 
     preset: str = "target"
-    """target, depth, pocket or paper; read times one read alone"""
+    """target, depth, pocket, pocket-all, medium-all or paper; read times one read alone"""
     family: str | None = None
     """pocket, small, medium, large"""
     layers: tuple[int, ...] | None = None
