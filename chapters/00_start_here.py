@@ -191,6 +191,7 @@ for scheme, idea in {
 # minihaares demo                                   what make demo does
 # minihaares train --scheme haares --layers 12      train a model; the same command goes on where it stopped
 # minihaares sample FOLDER --prompt "One day"       let a trained model write
+# minihaares doctor                                 what is installed and found here, and what to put right
 # ```
 #
 # A chapter exists twice, as `NN_title.py` (the source, plain Python with cells) and as `NN_title.ipynb` (made from it,
