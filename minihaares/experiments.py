@@ -40,9 +40,8 @@ STORE = Path("figures/data")  # where a command puts what it finds
 
 
 def recorded() -> Path:
-    """The store that the book's figures and chapters read: the checkout's, or the copy inside an installed wheel."""
-    checkout = Path(__file__).resolve().parent.parent / STORE
-    return checkout if checkout.is_dir() else Path(str(resources.files("minihaares") / "recorded"))
+    """The store that the book's figures and chapters read: that of the checkout the package is installed from."""
+    return Path(__file__).resolve().parent.parent / STORE
 
 
 FULL_PRECISION = "%.17g"  # so that a float survives the file
