@@ -14,7 +14,7 @@
 # >
 # > **You need** chapters 05, 07 and 08, and the chain rule.
 # >
-# > **Runs in** about 15 seconds on 2 cores, without a network.
+# > **Runs in** about 7 seconds on one core, without a network.
 
 # %%
 import matplotlib.pyplot as plt
