@@ -201,6 +201,7 @@ def record(planned: Planned, corpus: Corpus, started: str, store: Path) -> None:
         "device": result.device,
         "threads": result.threads,
         "dtype": "bfloat16 autocast" if t.autocast else "float32",
+        "compiled": t.compile,
         "machine": f"{platform.system()} {platform.machine()}",
         "torch": torch.__version__,
         "commit": started,
@@ -288,19 +289,24 @@ def _worker(planned: Planned, started: str, store: Path) -> None:
 
 
 def run_grid(
-    grid: list[Planned], folder: Path = Path("runs"), store: Path = STORE, data_dir: Path | None = None
+    grid: list[Planned],
+    folder: Path = Path("runs"),
+    store: Path = STORE,
+    data_dir: Path | None = None,
+    compile: bool = False,
 ) -> int:
     """Do the runs that are missing, each in a process of its own (so that its peak memory is its own).
 
-    Run folders lie in `folder` by id; runs another process has claimed are left to it. Gives the number of runs
-    recorded here. A run that fails stops the grid with GridError; what it saved stays.
+    Run folders lie in `folder` by id; runs another process has claimed are left to it. `compile` puts sublayers
+    through torch.compile, which is quicker and changes results by rounding. Gives the number of runs recorded here.
+    A run that fails stops the grid with GridError; what it saved stays.
     """
     todo, finished, started = missing(grid, store), 0, commit()
     spawn = multiprocessing.get_context("spawn")
     for i, planned in enumerate(todo, 1):
         home, config = folder / planned.id, planned.config
         data = replace(config.data, data_dir=data_dir or config.data.data_dir)
-        config = replace(config, train=replace(config.train, out=home), data=data)
+        config = replace(config, train=replace(config.train, out=home, compile=compile), data=data)
         with claimed(home) as ours:
             if not ours or planned.id in set(read_runs(store)["run"]):
                 continue

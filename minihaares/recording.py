@@ -30,6 +30,8 @@ class Ablate:
     """holds the run folders; remove it when all is recorded"""
     store: Path = STORE
     """holds runs.csv and curves/"""
+    compile: bool = False
+    """sublayers through torch.compile: quicker, if the computer has a compiler"""
 
     def __call__(self) -> None:
         grid = select(read_grid(self.grid), self.only)
@@ -44,7 +46,7 @@ class Ablate:
                 print(f"{p.id}  {p.arm:30s} {p.config.model.layers:3d} layers  {ahead[p.id] / 60:7.1f} minutes")
             print(f"{len(left)} of {len(grid)} runs to do, about {sum(ahead.values()) / 3600:.1f} hours")
         else:
-            finished = run_grid(grid, self.runs, self.store, self.data_dir)
+            finished = run_grid(grid, self.runs, self.store, self.data_dir, self.compile)
             print(f"{finished} runs recorded in {self.store / 'runs.csv'}; {len(missing(grid, self.store))} to do.")
             others = ", ".join(name for name in grid_names() if name != self.grid)
             print(f"Next: minihaares ablate {self.grid} --list" + (f", or another grid: {others}" if others else ""))

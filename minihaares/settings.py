@@ -9,7 +9,7 @@ from .data import Corpus, DataConfig
 from .model import ConfigError, ModelConfig
 
 # What may change when a run is resumed, since it does not decide what is learned (the text is compared by its hash).
-FREE = ("train.steps", "train.out", "train.device", "train.threads", "train.save_every")
+FREE = ("train.steps", "train.out", "train.device", "train.threads", "train.compile", "train.save_every")
 FREE += ("data.data_dir", "data.cache_dir")
 
 
