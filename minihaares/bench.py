@@ -69,6 +69,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "target": dict(layers=(48,), schemes=("standard", "block", "haares", "haares:recompute", "haares:plain")),
     "depth": dict(layers=(12, 24, 48, 96), memory=False),
     "pocket": dict(family="pocket", layers=(48,), context=256, schemes=("standard", "block", "haares", "haares:plain")),
+    "small-all": dict(layers=(12, 24, 48, 96), work=WORK, rounds=3, memory=False),
     "pocket-all": dict(family="pocket", layers=(12, 24, 48, 96), context=256, work=WORK, rounds=4, memory=False),
     "medium-all": dict(
         family="medium", layers=(12, 24, 48), batch_size=2, work=WORK, rounds=3, new_tokens=8, memory=False

@@ -6,10 +6,12 @@ from pathlib import Path
 import pandas as pd
 import tyro
 
-from . import bench
+from . import bench, findings, profiles
 from .experiments import STORE, GridError, grid_names, missing, read_grid, run_grid, seconds_ahead, select
+from .ngrams import record_ngrams
 
 __all__ = ["Ablate", "Bench", "GridError"]
+README = Path("README.md")
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class Ablate:
     """show the runs and whether they are recorded; run nothing"""
     dry_run: bool = False
     """show how long the missing runs would take here; run nothing"""
+    table: bool = False
+    """print what is recorded beside the paper's numbers, and put it into a README.md that has a place for it; run
+    nothing"""
+    ngrams: bool = False
+    """count n-grams on the grid's text, for the level lines under its learning curves; run nothing"""
     data_dir: Path | None = None
     """where the corpus lies, if not in the hub's cache"""
     runs: Path = Path("runs")
@@ -35,6 +42,18 @@ class Ablate:
 
     def __call__(self) -> None:
         grid = select(read_grid(self.grid), self.only)
+        if self.table:
+            table = findings.results_table(findings.read(self.store), findings.setting(self.grid))
+            print(table)
+            if findings.write_results(table, README):
+                print(f"The same table is in {README} now.")
+            return
+        if self.ngrams:
+            first = grid[0].config
+            data = replace(first.data, data_dir=self.data_dir or first.data.data_dir)
+            losses = record_ngrams(data, first.train.eval_chunks, store=self.store)
+            print(losses[["order", "loss"]].round(4).to_string(index=False))
+            return
         left = missing(grid, self.store)
         if self.list:
             for p in grid:
@@ -57,7 +76,8 @@ class Bench:
     """Time, saved bytes, memory and FLOPs of schemes, as ratios to Standard; a setting given beats the preset's."""
 
     preset: str = "target"
-    """target, depth, pocket, pocket-all, medium-all or paper; read times one read alone"""
+    """target, depth, pocket, pocket-all, small-all, medium-all or paper; read times one read alone, and profile says
+    which kinds of operations a step of `target` spends its time in"""
     family: str | None = None
     """pocket, small, medium, large"""
     layers: tuple[int, ...] | None = None
@@ -88,13 +108,15 @@ class Bench:
     """where bench_PRESET.csv is kept"""
 
     def __call__(self) -> None:
+        rounds = {"rounds": self.rounds} if self.rounds else {}
         if self.preset == "read":
-            settings = {"device": "cpu", "threads": self.threads}
-            table = bench.run_read(threads=self.threads, **({"rounds": self.rounds} if self.rounds else {}))
+            settings, table = {"device": "cpu", "threads": self.threads}, bench.run_read(threads=self.threads, **rounds)
         else:
             given = {f.name: getattr(self, f.name) for f in fields(bench.BenchConfig) if hasattr(self, f.name)}
-            config = replace(bench.preset(self.preset), **{k: v for k, v in given.items() if v not in (None, False)})
-            settings, table = asdict(config), bench.run(config)
+            config = profiles.SETTING if self.preset == "profile" else bench.preset(self.preset)
+            config = replace(config, **{k: v for k, v in given.items() if v not in (None, False)})
+            settings = asdict(config)
+            table = profiles.run_profile(config) if self.preset == "profile" else bench.run(config)
         with pd.option_context("display.width", 200, "display.max_columns", None):
             print(table.round(3).to_string(index=False))
         if self.record:
