@@ -34,15 +34,18 @@ from .model import FAMILIES, ConfigError, ModelConfig, Transformer, choose, gene
 from .train import parameter_groups
 
 WORK = ("forward", "backward", "step", "generate")  # backward: forward and backward; step: with AdamW
+ROUTED = ("standard", "block", "haares")
+RELATIVES = ("hires", "denseformer", "muddformer", "delta:block", "delta", "hc", "vwn", "mhc")
 
 
 @dataclass(frozen=True)
 class BenchConfig:
-    """What to measure. Each scheme may carry a way to read, as in `haares:plain` (lean, recompute, plain)."""
+    """What to measure. A scheme may carry a way to read, as in `haares:plain` (lean, recompute, plain), or be
+    `delta:block`, Delta with `blocks` blocks."""
 
     family: str = "small"  # pocket, small, medium, large
     layers: tuple[int, ...] = (48,)
-    schemes: tuple[str, ...] = ("standard", "block", "haares")
+    schemes: tuple[str, ...] = ROUTED
     blocks: int = 4
     batch_size: int = 8
     context: int = 128
@@ -74,13 +77,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "medium-all": dict(
         family="medium", layers=(12, 24, 48), batch_size=2, work=WORK, rounds=3, new_tokens=8, memory=False
     ),
-    "paper": dict(
-        layers=(48,),
-        batch_size=16,
-        context=512,
-        rounds=4,
-        schemes=("standard", "block", "haares", "block:plain", "haares:plain"),
-    ),
+    "relatives": dict(family="pocket", layers=(12, 48), schemes=ROUTED + RELATIVES, memory=False),
+    "paper": dict(layers=(48,), batch_size=16, context=512, rounds=4, schemes=(*ROUTED, "block:plain", "haares:plain")),
 }
 """Named settings. `paper` is its Table 13 at width 128; on a large GPU add `--family medium`."""
 
@@ -88,8 +86,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 def build(scheme: str, layers: int, config: BenchConfig) -> Transformer:
     """The model of a scheme such as "haares" or "haares:plain", on the device."""
     name, _, read = scheme.partition(":")
-    options: dict[str, Any] = {"blocks": config.blocks} if name in ("block", "haares") else {}
-    options |= {"read": read} if read else {}
+    options: dict[str, Any] = {"blocks": config.blocks} if name in ("block", "haares") or read == "block" else {}
+    options |= {"read": read} if read and read != "block" else {}
     sizes = FAMILIES[config.family] | dict(vocab_size=config.vocab_size, layers=layers)
     model = Transformer(ModelConfig(**sizes, scheme=name, options=options)).to(pick_device(config.device))
     if config.compile:

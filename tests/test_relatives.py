@@ -312,8 +312,9 @@ def test_hyper_connections_against_the_package_of_that_name():
         streams = H.movedim(2, 1).flatten(0, 1)  # [(b n), T, d]
         x, mixed, weights = theirs.width_connection(streams)
         after = theirs.depth_connection(u, mixed, **weights).unflatten(0, (2, 3)).movedim(1, 2)
-        close(r.read(H, event)[0], x, 1e-12)
-        close(r.write(H, event, u), after, 1e-12)
+        ours, state = r.read(H, event)
+        close(ours, x, 1e-12)
+        close(r.write(state, event, u), after, 1e-12)
 
 
 # ---- mHC ----
@@ -373,7 +374,7 @@ def test_mhc_mixing_is_doubly_stochastic_near_the_identity_at_first_and_learns(a
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             r, state, found = model.residual, model.residual.begin(model.embed(tokens)), []
             for event in range(4):
-                found.append(r.mixing(state, event))
+                found.append(r.mixing(r.logits(state, event)))
                 state = model.step(state, event, rope_of(model, tokens))
         return torch.stack([A.expand(2, 7, 4, 4) for A in found])
 
@@ -388,9 +389,12 @@ def test_mhc_mixing_is_doubly_stochastic_near_the_identity_at_first_and_learns(a
     assert ((after - start).abs().amax((1, 2, 3, 4)) > 1e-5)[1:].all()  # at event 0 all streams are equal
     assert (after[1:, 0, 0] - after[1:, 1, -1]).abs().max() > 1e-6  # and it depends on the token
     H = noise(2, 7, 4, 12).float()
-    exact = model.residual.mixing(H, 3)
+    (_, (_, exact)), u = model.residual.read(H, 3), noise(2, 7, 12).float()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        assert torch.equal(model.residual.mixing(H, 3), exact)  # not one bit lost
+        _, state = model.residual.read(H, 3)
+        assert torch.equal(state[1], exact)  # not one bit lost
+        after = model.residual.write(state, 3, u)
+    assert torch.equal(after, model.residual.write(state, 3, u))
 
 
 def test_mhc_gradients_reach_the_mixing_from_its_start():
@@ -420,8 +424,9 @@ def test_mhc_against_the_package_hyper_connections():
         theirs.static_beta.copy_(post)
     x, mixed, weights = theirs.width_connection(H.movedim(2, 1).flatten(0, 1))
     after = theirs.depth_connection(u, mixed, **weights).unflatten(0, (2, 4)).movedim(1, 2)
-    close(r.read(H, 3)[0], x, 1e-5)  # theirs are computed in float32
-    close(r.write(H, 3, u), after, 1e-5)
+    ours, state = r.read(H, 3)
+    close(ours, x, 1e-5)  # theirs are computed in float32
+    close(r.write(state, 3, u), after, 1e-5)
 
 
 # ---- VWN ----

@@ -56,11 +56,11 @@ class HiResOptions:
 
 
 class Nested(NamedTuple):
-    """The outer stream X [B, T, D], the inner stream where its group started, and where it is now [B, T, d]."""
+    """The outer stream X [B, T, D], the inner stream [B, T, d], and where that started its group, if a write asks."""
 
     outer: Tensor
-    start: Tensor
     inner: Tensor
+    start: Tensor | None
 
 
 class HiRes(Residual):
@@ -95,7 +95,7 @@ class HiRes(Residual):
     def enter(self, outer: Tensor, group: int) -> Nested:
         """The state at the first event of a group, or, behind the last group, at the readout."""
         h = F.linear(outer, self.read_maps[group])
-        return Nested(outer, h, h)
+        return Nested(outer, h, h if self.options.write == "delta" else None)
 
     def begin(self, embedding: Tensor) -> Nested:
         with full_precision(embedding):
@@ -112,7 +112,7 @@ class HiRes(Residual):
         if place < 2 * self.options.layers_per_group - 1:
             return state._replace(inner=h)
         with full_precision(h):
-            y = h if self.options.write == "output" else h - state.start
+            y = h if state.start is None else h - state.start
             outer = self.norms[group](state.outer + F.linear(y, self.write_maps[group]))
             return self.enter(outer, group + 1)
 

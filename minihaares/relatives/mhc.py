@@ -21,14 +21,15 @@ Also ours: no gain in RMSNorm(vec H), which W can hold; W decays, α and S do no
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from ..depth_read import full_precision
 from ..model import ConfigError, ModelConfig, Residual
-from .hyper import inverse_rms
+from .hyper import inverse_rms, thin
 
 
 def sinkhorn(logits: Tensor, rounds: int) -> Tensor:
@@ -38,6 +39,23 @@ def sinkhorn(logits: Tensor, rounds: int) -> Tensor:
     for _ in range(rounds):
         z = z.log_softmax(0).log_softmax(1)
     return z.exp().movedim((0, 1), (-2, -1)).contiguous()
+
+
+class Remade(torch.autograd.Function):
+    """`sinkhorn` that keeps its logits alone and does its rounds again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, rounds: int) -> Tensor:
+        ctx.save_for_backward(logits)
+        ctx.rounds = rounds
+        return sinkhorn(logits, rounds)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        with full_precision(g), torch.enable_grad():
+            logits = ctx.saved_tensors[0].detach().requires_grad_()
+            return torch.autograd.grad(sinkhorn(logits, ctx.rounds), logits, g)[0], None
 
 
 @dataclass(frozen=True)
@@ -57,7 +75,7 @@ class MHCOptions:
 
 
 class ManifoldHyperConnections(Residual):
-    """n streams with doubly stochastic mixing. The state is H [B, T, n, d]."""
+    """n streams with doubly stochastic mixing. The state is H [B, T, n, d]; from a read to the next write, (H, z)."""
 
     Options = MHCOptions
 
@@ -72,33 +90,33 @@ class ManifoldHyperConnections(Residual):
         self.alpha = nn.Parameter(torch.full((events, 3), 0.01))
         self.decayed = ("dynamic_map",)
 
-    def logits(self, H: Tensor, event: int, part: int) -> Tensor:
-        """z_pre [B, T, n] (part 0), z_post [B, T, n] (1) or z_res [B, T, n²] (2)."""
-        n = self.streams
-        columns = (slice(0, n), slice(n, 2 * n), slice(2 * n, None))[part]
-        flat = H.flatten(-2)
-        dynamic = inverse_rms(flat, self.eps) * (flat @ self.dynamic_map[event, :, columns])
-        return self.alpha[event, part] * dynamic + self.static[event, columns]
+    def logits(self, H: Tensor, event: int) -> Tensor:
+        """z [B, T, 2n + n²]: pre, post, res."""
+        flat, n = H.flatten(-2), self.streams
+        dynamic = inverse_rms(flat, self.eps) * thin(flat, self.dynamic_map[event])
+        alpha = torch.cat([a.expand(size) for a, size in zip(self.alpha[event], (n, n, n * n), strict=True)])
+        return self.static[event] + alpha * dynamic
 
-    def mixing(self, H: Tensor, event: int) -> Tensor:
+    def mixing(self, z: Tensor) -> Tensor:
         """A_res [B, T, n, n]."""
-        with full_precision(H):
-            z = self.logits(H, event, 2).unflatten(-1, (self.streams, self.streams))
-            return checkpoint(sinkhorn, z, self.rounds, use_reentrant=False, preserve_rng_state=False)
+        n = self.streams
+        return Remade.apply(z[..., 2 * n :].unflatten(-1, (n, n)), self.rounds)
 
     def begin(self, embedding: Tensor) -> Tensor:
         return embedding[..., None, :].expand(*embedding.shape[:-1], self.streams, -1)
 
-    def read(self, state: Tensor, event: int) -> tuple[Tensor, Tensor]:
+    def read(self, state: Tensor, event: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         with full_precision(state):
-            pre = torch.sigmoid(self.logits(state, event, 0))
-            return (pre[..., None, :] @ state).squeeze(-2), state
+            z = self.logits(state, event)
+            pre = torch.sigmoid(z[..., : self.streams])
+            return (pre[..., None] * state).sum(-2), (state, z)
 
-    def write(self, state: Tensor, event: int, output: Tensor) -> Tensor:
-        with full_precision(state):
-            post = 2 * torch.sigmoid(self.logits(state, event, 1))
-            mixed = self.mixing(state, event).to(state.dtype) @ state
-            return mixed + post[..., None] * output.to(state.dtype)[..., None, :]
+    def write(self, state: tuple[Tensor, Tensor], event: int, output: Tensor) -> Tensor:
+        (H, z), n = state, self.streams
+        with full_precision(H):
+            post = 2 * torch.sigmoid(z[..., n : 2 * n])
+            mixed = self.mixing(z).to(H.dtype) @ H
+            return torch.addcmul(mixed, post[..., None], output.to(H.dtype)[..., None, :])
 
     def readout(self, state: Tensor) -> Tensor:
         return state.sum(-2)

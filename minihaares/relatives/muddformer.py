@@ -18,13 +18,14 @@ decay like the matrices of the backbone, a does not.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from ..depth_read import full_precision, mix
+from ..depth_read import full_precision
 from ..model import ModelConfig, Residual, RMSNorm, choose
 from .hyper import inverse_rms
 
@@ -44,6 +45,25 @@ class Sources(NamedTuple):
 
     stream: Tensor
     sources: tuple[Tensor, ...]
+
+
+class Mixture(torch.autograd.Function):
+    """Σ_s w_s v_s for C ways at once: weights [..., C, S] and S sources [..., d] give [..., C, d].
+
+    Keeps the weights and refers to the sources; they are stacked for the time of a product only.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, *sources: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, *sources)
+        return weights @ torch.stack(sources, dim=-2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:
+        weights, *sources = ctx.saved_tensors
+        with full_precision(g):
+            return g @ torch.stack(sources, dim=-1), *(weights.mT @ g).unbind(-2)
 
 
 class MUDDFormer(Residual):
@@ -79,7 +99,7 @@ class MUDDFormer(Residual):
         with full_precision(X):
             w = F.gelu(inverse_rms(X, self.eps) * (X @ self.w1[i])) @ self.w2[i]
             w = w.unflatten(-1, self.static[i].shape) + self.static[i]
-            x = mix(w.movedim(-1, 0), (v[..., None, :] for v in sources))  # all ways at once: [B, T, C, d]
+            x = Mixture.apply(w, *sources)
             if self.prepost:
                 x = F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.outer_gain[i] + X[..., None, :]
             return x.unbind(-2)

@@ -43,7 +43,10 @@ class VWNOptions:
 
 
 class VirtualWidth(Residual):
-    """A stream of n slots, read and written through small matrices. The state is H [B, T, n, d/m]."""
+    """A stream of n slots, read and written through small matrices.
+
+    The state is H [B, T, n, d/m]; from a read to the write after it, (H, the event's weights).
+    """
 
     Options = VWNOptions
 
@@ -68,27 +71,29 @@ class VirtualWidth(Residual):
             self.input_map = nn.Parameter(widen)
             self.decayed += ("input_map",)
 
-    def weights(self, H: Tensor, event: int, columns: slice) -> Tensor:
-        """Columns of [A° | Â | B^T] for each token, [B, T, n, k]."""
-        dynamic = tanh_part(H, self.dynamic_map[event, :, columns] / math.sqrt(H.shape[-1]), self.eps)
-        return self.static[event, :, columns] + self.scale[event, :, columns] * dynamic
+    def weights(self, H: Tensor, event: int) -> Tensor:
+        """[A° | Â | B^T] for each token, [B, T, n, 2m + n]."""
+        dynamic = tanh_part(H, self.dynamic_map[event] / math.sqrt(H.shape[-1]), self.eps)
+        return torch.addcmul(self.static[event], self.scale[event], dynamic)
 
     def begin(self, embedding: Tensor) -> Tensor:
         with full_precision(embedding):
             if self.input_map is not None:
                 return F.linear(embedding, self.input_map).unflatten(-1, (self.n, -1))
             segments = embedding.unflatten(-1, (self.m, -1))
-            return torch.cat([segments] * math.ceil(self.n / self.m), dim=-2)[..., : self.n, :]
+            return segments[..., [slot % self.m for slot in range(self.n)], :]
 
-    def read(self, state: Tensor, event: int) -> tuple[Tensor, Tensor]:
+    def read(self, state: Tensor, event: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         with full_precision(state):
-            return mix_streams(self.weights(state, event, slice(0, self.m)), state).flatten(-2), state
+            w = self.weights(state, event)
+            return mix_streams(w[..., : self.m], state).flatten(-2), (state, w)
 
-    def write(self, state: Tensor, event: int, output: Tensor) -> Tensor:
-        with full_precision(state):
-            w = self.weights(state, event, slice(self.m, None))
-            segments = output.to(state.dtype).unflatten(-1, (self.m, -1))
-            return mix_streams(w[..., : self.n], state) + w[..., self.n :] @ segments
+    def write(self, state: tuple[Tensor, Tensor], event: int, output: Tensor) -> Tensor:
+        H, w = state
+        with full_precision(H):
+            segments = output.to(H.dtype).unflatten(-1, (self.m, -1))
+            carried = mix_streams(w[..., self.m : -self.m], H)
+            return carried + w[..., -self.m :] @ segments
 
     def readout(self, state: Tensor) -> Tensor:
         with full_precision(state):
