@@ -5,6 +5,7 @@
 # make times      the same, one chapter after the other, and write down how long each took
 # make figures    run every script in figures/
 # make book       the web book, in chapters/_tools/book/_build/html
+# make wheel-check  every chapter from a wheel, in a fresh environment and an empty folder: many minutes, and a download
 # make class      the assignments with nbgrader: release, grades, feedback, grades.csv in CLASS=FOLDER
 # make clean      remove caches and the built book; keeps .venv, trained runs and downloads
 #
@@ -16,7 +17,7 @@ BOOK := chapters/_tools/book
 
 CLASS ?= runs/class
 
-.PHONY: help demo test lab notebooks times figures book class clean
+.PHONY: help demo test lab notebooks times figures book wheel-check class clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -37,7 +38,10 @@ demo: .venv/package
 
 test: .venv/everything
 	$(BIN)/ruff check .
+	@git status --porcelain >.venv/before 2>/dev/null || true
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
+	@git status --porcelain 2>/dev/null | diff .venv/before - || \
+		{ echo "These files changed while the tests ran. If nobody edited them, a chapter or a test wrote them."; exit 1; }
 
 lab: .venv/everything
 	JUPYTER_CONFIG_PATH=chapters/_tools/jupyter $(BIN)/jupyter lab --LabApp.default_url=/lab/tree/chapters $(ARGS)
@@ -54,6 +58,15 @@ figures: .venv/everything
 book: .venv/everything
 	$(BIN)/sphinx-build -q -W --keep-going -c $(BOOK) chapters $(BOOK)/_build/html
 	@echo "Open $(BOOK)/_build/html/index.html"
+
+wheel-check: .venv/everything
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; mkdir "$$folder/chapters"; rm -rf build; \
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir "$$folder" .; \
+	$(PYTHON) -m venv "$$folder/venv"; \
+	"$$folder/venv/bin/python" -m pip install --quiet -c constraints.txt "$$(echo "$$folder"/*.whl)[lab]"; \
+	cp chapters/[0-9]*.ipynb "$$folder/chapters"; cd "$$folder/chapters"; ls -A >../before; \
+	for chapter in *.ipynb; do OMP_NUM_THREADS=1 ../venv/bin/jupyter execute "$$chapter"; done; \
+	ls -A | diff ../before -; echo "Every chapter runs from the wheel and leaves nothing behind."
 
 class: .venv/everything
 	$(BIN)/python chapters/_tools/assignments.py class $(CLASS)

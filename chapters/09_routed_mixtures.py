@@ -2,8 +2,8 @@
 # # 09 · Routed mixtures: what can nonnegative weights make of a sum and a difference?
 #
 # The raw pair $(C, D)$ recovers both halves of a block (chapter 07). A read does not get to use that: it must mix
-# what it is offered, $C$ and the scaled detail $\hat D = aD$, with softmax weights, which are positive and add up to
-# 1. So which combinations of the two halves can it make? The answer is a cone. It contains mixtures that two stored
+# what it is offered, $C$ and the scaled detail $\hat D = aD$, with softmax weights, which are positive and sum to one.
+# So which combinations of the two halves can it make? The answer is a cone. It contains mixtures that two stored
 # half blocks could never give, because it can *subtract* the late half, and it lacks mixtures that they could. We
 # find the cone exactly, drag it about, and drop the weights of a small trained model into it.
 #

@@ -228,9 +228,8 @@ assert 0 < (read - same).abs().max() < 1e-5
 #
 # <details><summary>Answer</summary>
 #
-# $1 + e^b = 3$ gives $b = \log 2 \approx 0.693$, and $1 + e^b = \tfrac32$ gives $b = -\log 2$. In general $b =
-# \log(e^{\text{lift}}
-# - 1)$, which is only defined for a positive lift.
+# $1 + e^b = 3$ gives $b = \log 2 \approx 0.693$, and $1 + e^b = \tfrac32$ gives $b = -\log 2$. In general
+# $b = \log(e^{\text{lift}} - 1)$, which is only defined for a positive lift.
 # </details>
 #
 # **2. A proof to complete (10 minutes, medium).** A slot has $n$ copies with biases $b_1, \dots, b_n$. Show that they

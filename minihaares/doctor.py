@@ -70,7 +70,7 @@ def text() -> Iterator[Finding]:
         yield Finding(f"corpus {name}", "in the hub's cache" if here else "downloaded when asked for, or --data-dir")
     yield Finding("encoded text", os.environ.get("MINIHAARES_CACHE") or platformdirs.user_cache_dir("minihaares"))
     runs = len(read_runs(recorded()))
-    advice = "" if recorded().is_dir() else "chapters that read records need figures/data; install from a checkout"
+    advice = "" if recorded().is_dir() else "chapters read records: reinstall minihaares, whose wheel carries them"
     yield Finding("recorded runs", str(runs), advice)
 
 

@@ -40,8 +40,10 @@ STORE = Path("figures/data")  # where a command puts what it finds
 
 
 def recorded() -> Path:
-    """The store that the book's figures and chapters read: that of the checkout the package is installed from."""
-    return Path(__file__).resolve().parent.parent / STORE
+    """The store that the book's figures and chapters read: the wheel's copy of it, or that of the checkout."""
+    package = Path(__file__).resolve().parent
+    copy = package / "store"  # see [tool.setuptools.package-dir] in pyproject.toml
+    return copy if copy.is_dir() else package.parent / STORE
 
 
 FULL_PRECISION = "%.17g"  # so that a float survives the file

@@ -4,13 +4,13 @@ All that a page needs lies beside it (fonts, scripts, MathJax, the search index)
 network and from the file system.
 """
 
-import json
+import sys
 import tomllib
 from pathlib import Path
 
-from sphinx.application import Sphinx
-
-ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(HERE))  # front_matter
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 project = "minihaares"
@@ -18,9 +18,15 @@ author = PROJECT["authors"][0]["name"]
 release = PROJECT["version"]
 language = "en"
 
-extensions = ["myst_nb", "sphinx-mathjax-offline"]  # with hyphens: that is the second module's name
+extensions = [
+    "myst_nb",
+    "sphinx-mathjax-offline",  # with hyphens: that is the module's name
+    "sphinxcontrib.bibtex",
+    "front_matter",
+]
 root_doc = "index"
-include_patterns = ["index.md", "[0-9][0-9]_*.ipynb"]
+include_patterns = ["*.md", "[0-9][0-9]_*.ipynb"]
+bibtex_bibfiles = [str(ROOT / "chapters" / "references.bib")]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"
@@ -30,6 +36,10 @@ html_theme = "sphinx_book_theme"
 html_title = project
 html_copy_source = False
 html_show_sourcelink = False
+html_show_search_summary = False  # it fetches the pages found, which a browser refuses on the file system
+html_static_path = ["_static"]
+html_css_files = ["book.css"]
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system is; unset, the theme logs an error
 html_theme_options = {
     "show_toc_level": 2,
     "use_download_button": False,
@@ -39,20 +49,3 @@ html_theme_options = {
     "navbar_end": [],
     "navbar_persistent": [],
 }
-
-
-def give_pictures_their_alt_text(app: Sphinx, docname: str, content: list[str]) -> None:
-    """myst-nb takes a picture's alt text from the metadata of its cell; plots.show stores it with the picture."""
-    if Path(app.env.doc2path(docname)).suffix != ".ipynb":
-        return
-    notebook = json.loads(content[0])
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            alt = output.get("metadata", {}).get("image/png", {}).get("alt")
-            if alt:
-                cell["metadata"].setdefault("mystnb", {})["image"] = {"alt": alt}
-    content[0] = json.dumps(notebook)
-
-
-def setup(app: Sphinx) -> None:
-    app.connect("source-read", give_pictures_their_alt_text)
