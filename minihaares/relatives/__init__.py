@@ -1,6 +1,7 @@
 """Every other residual scheme the book compares, one file a method, behind the seam of `model.py`.
 
-Importing this package enters them in `model.SCHEMES`; adding a method is one file here, its import and one line below.
+Importing this package enters them in `model.SCHEMES`; adding a method is one file here, its import and one line below
+(and, if it shall be priced, a function in `costs_relatives`). Chapter 18 adds one.
 """
 
 from ..model import SCHEMES
