@@ -353,6 +353,47 @@ plots.show(figure, alt="""Two panels against depth from 12 to 96 layers: step ti
 Standard, for Block and HAARES with lean reads. All curves lie a little above one and are nearly flat in depth.""")
 
 # %% [markdown]
+# ### Other sizes, other work
+#
+# The same for every kind of work and for three widths (32, 128, 512), HAARES as a ratio to Standard by the medians. The
+# medium rows have batches of 2 × 128 tokens, and stop at 48 layers: a step of 96 does not fit into this memory.
+
+# %%
+work, rows = ("forward", "backward", "step", "generate"), []
+for family in ("pocket", "small", "medium"):
+    table = pd.read_csv(experiments.recorded() / f"bench_{family}-all.csv")
+    table = table[(table["finished"] == table["finished"].max()) & (table["scheme"] == "haares")]
+    rows.append(table.assign(family=family).set_index(["family", "layers"]))
+every = pd.concat(rows)
+print(every[[f"{w}_median" for w in work] + ["saved"]].round(2).to_string())
+steps = every["step_median"]
+assert steps["small"].max() < 1.15 and steps["medium"].max() < 1.15 < steps["pocket"].min()
+assert steps["small"].max() / steps["small"].min() < 1.05  # flat from 12 to 96 layers
+
+# %% [markdown]
+# From width 128 on, a step costs about a tenth more, at any depth. At width 32 it is a quarter and more, and
+# generating text token by token costs up to three times as much: there a tensor is so small that the *call* is the
+# price, and a read makes dozens of them where the plain stream makes one. A profile says the same in another way.
+# Torch's profiler books every operation of a step by its own time; grouped by kind, at 48 layers of width 128:
+
+# %%
+profile = pd.read_csv(experiments.recorded() / "bench_profile.csv")
+profile = profile[profile["finished"] == profile["finished"].max()]
+ms, calls = (profile.pivot(index="kind", columns="scheme", values=v) for v in ("ms", "calls"))
+more = ms[["block", "haares"]].sub(ms["standard"], axis=0)
+order = more["haares"].sort_values(ascending=False).index
+more["calls, block"], more["calls, haares"] = calls["block"] - calls["standard"], calls["haares"] - calls["standard"]
+print("milliseconds and calls beyond those of a Standard step")
+print(more.loc[order].round(1).to_string())
+extra = more[["block", "haares"]].sum() / ms["standard"].sum()
+print("in all:", extra.round(3).to_dict(), "of a Standard step, under the profiler")
+assert order[0] == "element by element" and extra["block"] < extra["haares"] < 0.15
+
+# %% [markdown]
+# The largest part is the reads' element-by-element work, the next the products with all finished sources and our own
+# functions' bookkeeping. Each piece is a pass over vectors that were just used; only a kernel that fuses them would
+# save more.
+#
 # ## What we found, and what it does not show
 #
 # A routed read does not have to keep copies of what it reads. Finished sources are read in one product, the active

@@ -14,7 +14,7 @@
 # >
 # > **You need** chapters 03 (runs), 05 and 08 (the schemes). The statistics are those of a first course.
 # >
-# > **Runs in** about 30 seconds on one core, without a network: the long runs are recorded, and read here.
+# > **Runs in** about 10 seconds on one core, without a network: the long runs are recorded, and read here.
 
 # %%
 import contextlib
@@ -110,7 +110,8 @@ done = records.runs[records.runs["run"].isin([planned.id for planned in grid])]
 shape = ["layers", "width", "heads", "ff", "context", "batch_size", "steps", "lr"]
 print(pd.Series({name: base[name] for name in shape}).to_string())
 hours, million = done["seconds"].sum() / 3600, done["tokens"].iloc[0] / 1e6
-print(f"\n{len(done)} runs of {million:.2f} million characters recorded, {hours:.1f} hours of one core")
+planned_runs = len({planned.id for planned in grid})
+print(f"\n{len(done)} of {planned_runs} runs recorded, {million:.2f} million characters each, {hours:.1f} hours in all")
 
 # %% [markdown]
 # ### Where such a run stands
@@ -284,13 +285,13 @@ print(f"seeds needed to see 0.0188 nats in four of five experiments: {needed}")
 # </details>
 #
 # ### Exercise 13.2 · A bootstrap of pairs
-# *Medium, 20 minutes.* Draw eight differences with replacement from the recorded ones, ten thousand times, and take the
-# 2.5 % and 97.5 % points of the means. Compare with the t interval. Which is narrower, and which do you believe?
+# *Medium, 20 minutes.* Draw as many differences with replacement from the recorded ones, ten thousand times, and take
+# the 2.5 % and 97.5 % points of the means. Compare with the t interval. Which is narrower, and which do you believe?
 #
 # <details><summary>Answer</summary>
 #
 # The bootstrap's is narrower: it uses the spread of the sample as if it were the true one, and has no heavier tail to
-# make up for few points. With eight the t interval is the more honest; with eighty they would agree.
+# make up for few points. With six the t interval is the more honest; with sixty they would agree.
 #
 # ```python
 # draws = np.random.default_rng(0).choice(found.points, (10_000, found.n)).mean(axis=1)

@@ -13,7 +13,7 @@
 # >
 # > **You need** chapters 08, 10 and 13.
 # >
-# > **Runs in** about 30 seconds on one core, without a network.
+# > **Runs in** about 10 seconds on one core, without a network.
 
 # %%
 import contextlib
@@ -180,7 +180,7 @@ print(table[shown].round(4).to_string(index=False))
 # `same_side` counts the seeds whose difference has the sign of the paper's mean. Row by row:
 #
 # * **Block against Standard** has the paper's sign in every seed.
-# * **HAARES against Block** has the other sign in most (chapter 13: at this rate; at a third of it there is none).
+# * **HAARES against Block** has the other sign in every seed (chapter 13: at this rate; at a third there is none).
 # * **The slot does no harm, its content does.** The duplicate is level with Block, while HAARES, which differs from
 #   it in nothing but what the slot holds, is behind the duplicate in *every* seed. In the paper it is ahead in every
 #   seed. Both are statements about the content of the slot, the cleanest that an ablation can make, and they

@@ -14,7 +14,7 @@
 # >
 # > **You need** chapters 11 to 13.
 # >
-# > **Runs in** about 30 seconds on one core, without a network.
+# > **Runs in** about 5 seconds on one core, without a network.
 
 # %%
 import math

@@ -14,7 +14,7 @@
 # >
 # > **You need** chapters 05, 08, 09 and 10.
 # >
-# > **Runs in** about 40 seconds on one core, without a network and without training.
+# > **Runs in** about 30 seconds on one core, without a network and without training.
 
 # %%
 from dataclasses import replace

@@ -655,7 +655,7 @@ grid = plan(three, common=LARGE)
 #
 # * Each of the new schemes is a small class behind four verbs, and each **contains a known scheme**: the mixed HiRes
 #   contains HiRes, the tree contains Block Attention Residuals and HAARES, the learned split and the bias per source
-#   contain HAARES. Those equalities hold in outputs and gradients.
+#   contain HAARES. Those equalities hold in outputs, and for the first three in gradients too.
 # * A Haar tree of $K$ levels turns $2^K$ parts of a block into $2^K$ sources and loses nothing: the inverse is exact.
 # * All of them are causal, agree with their cache, and learn in sixty steps. **That doesn't say which is better.**
 #   Sixty steps of a six-layer model of width 16 rank nothing; we draw no conclusion from the losses printed above.
