@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from tqdm import tqdm
 
-from . import depth_read
 from .checkpoints import write_whole
 from .experiments import FULL_PRECISION, STORE, commit
 from .machine import device_name, peak_resident, pick_device
@@ -288,88 +286,6 @@ def run(config: BenchConfig) -> pd.DataFrame:
                 row["peak_mib"] = peak_bytes(scheme, layers, config) / 2**20
         rows += table.values()
     return pd.DataFrame(rows)
-
-
-# --------------------------------------------------------------------------------------------- one read alone
-
-
-def outside_read() -> Callable[..., Tensor] | None:
-    """fla-core's reference read, if it is installed; from its own file, since `import fla.ops` wants triton as well."""
-    fla = find_spec("fla")
-    if fla is None:
-        return None
-    spec = spec_from_file_location("fla_attnres_naive", Path(fla.submodule_search_locations[0], "ops/attnres/naive.py"))
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.naive_attnres
-
-
-def read_jobs(
-    batch: int = 4, context: int = 256, width: int = 512, finished: int = 7, reads: int = 12
-) -> dict[str, Callable[[], Any]]:
-    """Jobs that make `reads` reads, forward and backward, over `finished` sources and an active pair.
-
-    As in a HAARES block: the lean read shares its work on finished sources between the reads of a block, so one read
-    is a block of them divided by their number. Outside implementations join in if they are installed.
-    """
-    generator = torch.Generator().manual_seed(0)
-    bank = [torch.randn(batch, context, width, generator=generator).requires_grad_() for _ in range(finished)]
-    P, M = (torch.randn(batch, context, width, generator=generator).requires_grad_() for _ in range(2))
-    query = torch.randn(reads, width, generator=generator).div_(width**0.5).requires_grad_()
-    gain = torch.ones(width, requires_grad=True)
-    bias = torch.full((reads,), -2.0, requires_grad=True)
-    settings = depth_read.ReadSettings(True, True, 4.0, 1e-6, 1e-6)
-    leaves = [*bank, P, M, query, gain, bias]
-    ones = torch.ones(batch, context, width)
-
-    def done(outputs: list[Tensor]) -> None:
-        torch.autograd.backward(outputs, [ones] * len(outputs))
-        for leaf in leaves:
-            leaf.grad = None
-
-    def lean() -> None:
-        keys = query * gain
-        ahead = depth_read.completed_reads(tuple(bank), keys, bias, 1e-6)
-        apply = depth_read.ActiveRead.apply
-        done([apply(settings, keys[r], bias[r], a.mixture, a.lse, P, M) for r, a in enumerate(ahead)])
-
-    def plain() -> None:
-        outputs = []
-        for r in range(reads):
-            C, D = depth_read.totals(P, M)
-            sources = (*bank, C, depth_read.matched(C, D, 4.0, 1e-6))
-            z = depth_read.depth_scores(sources, query[r], gain, 1e-6)
-            z[2::2] += bias[r]
-            outputs.append(depth_read.mix(torch.softmax(z, dim=0), sources))
-        done(outputs)
-
-    jobs: dict[str, Callable[[], Any]] = {"lean": lean, "plain": plain}
-    naive_attnres = outside_read()
-
-    def outside() -> None:
-        C, D = depth_read.totals(P, M)
-        sources = [*bank, C, depth_read.matched(C, D, 4.0, 1e-6)]
-        done([naive_attnres(query[r], sources, gain) for r in range(reads)])
-
-    return jobs | ({"fla-core naive": outside} if naive_attnres else {})
-
-
-def run_read(rounds: int = 9, threads: int | None = None) -> pd.DataFrame:
-    """One read of 9 sources [4, 256, 512], forward and backward: milliseconds, and the ratio to the plain read."""
-    torch.set_num_threads(threads or torch.get_num_threads())
-    reads = 12
-    times = interleaved(read_jobs(reads=reads), rounds, torch.device("cpu"))
-    plain = times["plain"]
-    return pd.DataFrame(
-        {
-            "read": name,
-            "median_ms": 1e3 * statistics.median(t) / reads,
-            "min_ms": 1e3 * min(t) / reads,
-            "median": statistics.median(t) / statistics.median(plain),
-            "min": min(t) / min(plain),
-        }
-        for name, t in times.items()
-    )
 
 
 def keep(table: pd.DataFrame, settings: dict[str, Any], name: str, store: Path = STORE) -> Path:

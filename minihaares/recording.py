@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import tyro
 
-from . import bench, findings, profiles
+from . import bench, bench_read, findings, profiles
 from .experiments import STORE, GridError, grid_names, missing, read_grid, run_grid, seconds_ahead, select
 from .ngrams import record_ngrams
 
@@ -110,7 +110,8 @@ class Bench:
     def __call__(self) -> None:
         rounds = {"rounds": self.rounds} if self.rounds else {}
         if self.preset == "read":
-            settings, table = {"device": "cpu", "threads": self.threads}, bench.run_read(threads=self.threads, **rounds)
+            settings = {"device": "cpu", "threads": self.threads}
+            table = bench_read.run_read(threads=self.threads, **rounds)
         else:
             given = {f.name: getattr(self, f.name) for f in fields(bench.BenchConfig) if hasattr(self, f.name)}
             config = profiles.SETTING if self.preset == "profile" else bench.preset(self.preset)

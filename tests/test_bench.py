@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from minihaares import bench
+from minihaares import bench, bench_read
 from minihaares.model import ConfigError, ModelConfig, Transformer
 
 TINY = dict(vocab_size=16, batch_size=2, context=12, rounds=1, memory=False, family="pocket", layers=(2,))
@@ -76,7 +76,7 @@ def test_a_table_has_a_row_a_scheme_and_its_ratios(tmp_path):
 
 def test_the_micro_benchmark_compares_equal_things():
     """Its lean and plain jobs compute the same gradients."""
-    jobs = bench.read_jobs(batch=1, context=3, width=8, finished=3, reads=2)
+    jobs = bench_read.read_jobs(batch=1, context=3, width=8, finished=3, reads=2)
     leaves = [c.cell_contents for c in jobs["lean"].__closure__ if isinstance(c.cell_contents, list)]
     bank = next(x for x in leaves if all(isinstance(t, torch.Tensor) for t in x))
     grads = {}
@@ -84,11 +84,12 @@ def test_the_micro_benchmark_compares_equal_things():
     def catch(name: str):
         return lambda g: grads.setdefault(name, g.clone())
 
-    for name in ("lean", "plain"):
+    for name in jobs:
         handle = bank[0].register_hook(catch(name))
         jobs[name]()
         handle.remove()
     torch.testing.assert_close(grads["lean"], grads["plain"], rtol=1e-5, atol=1e-6)
+    assert grads.keys() == {"lean", "plain", "fla-core naive", "attn-res"}  # the outside ones know no detail bias
 
 
 def test_wrong_settings_are_one_sentence():

@@ -137,7 +137,8 @@ def imported(tree: ast.AST) -> set[str]:
 
 NOT_ASKED_FOR = {
     "IPython",  # plots.show runs in a notebook or not at all
-    "fla",  # bench compares with it where it happens to be installed
+    "fla",  # bench_read compares with these two where they happen to be installed
+    "attn_res",
 }
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from schemes import READS, Case, noise, shake, shaken, some_tokens, tiny, under_every_read
 from torch import Tensor, nn
 
-from minihaares.bench import outside_read
+from minihaares.bench_read import fla_read
 from minihaares.model import Attention, ModelConfig, Transformer, generate, rotary_table
 
 ALPHABET = "abcdefgh .,!\n"
@@ -133,7 +133,7 @@ def test_greedy_text_is_llamas():
 @pytest.fixture(scope="module")
 def naive_attnres() -> Callable[..., Tensor]:
     """fla-core's reference read."""
-    read = outside_read()
+    read = fla_read()
     if read is None:
         pytest.skip("fla-core, of the test extra, is not installed")
     return read
