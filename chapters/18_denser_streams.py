@@ -510,7 +510,7 @@ for layers in comparison.DEPTHS:
     shown_table = pd.concat([table[["method", "n"]], costs_of, losses, gaps], axis=1)
     print(f"{layers} layers\n{shown_table.replace({'nan': '', '+nan': ''}).to_string(index=False)}\n")
     gone = comparison.missing(records, findings.setting("relatives", layers=layers))
-    print("all are recorded\n" if not gone else f"not recorded yet: {', '.join(gone)}\n")
+    print("all methods have runs (n: how many seeds)\n" if not gone else f"not recorded yet: {', '.join(gone)}\n")
 
 # %%
 plots.show(*pictures_relatives.relatives())
