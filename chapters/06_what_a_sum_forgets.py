@@ -246,8 +246,10 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 #
 # ## Exercises
 #
-# **1. By hand (5 minutes, easy).** In one channel, $u = (4, -1, 2)$. Find a block with the same sum whose three
-# outputs are all equal, and the vector of the null space that leads from $u$ to it.
+# ### Exercise 6.1 · The equal block
+#
+# *Easy, 5 minutes.* In one channel, $u = (4, -1, 2)$. Find a block with the same sum whose three outputs are all equal,
+# and the vector of the null space that leads from $u$ to it.
 #
 # <details><summary>Answer</summary>
 #
@@ -256,9 +258,11 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 # sees.
 # </details>
 #
-# **2. A proof to complete (15 minutes, medium).** "$C$ does not change under any reordering of the block." It is
-# enough to show it for a trade of two events, $i$ and $j$, because every reordering is a chain of trades. Write the
-# block after the trade as $u_r + \delta_{ri}(\_\_\_) + \delta_{rj}(\_\_\_)$ with Kronecker deltas, and sum over $r$.
+# ### Exercise 6.2 · A proof to complete: any reordering
+#
+# *Medium, 15 minutes.* "$C$ does not change under any reordering of the block." It is enough to show it for a trade of
+# two events, $i$ and $j$, because every reordering is a chain of trades. Write the block after the trade as $u_r +
+# \delta_{ri}(\_\_\_) + \delta_{rj}(\_\_\_)$ with Kronecker deltas, and sum over $r$.
 #
 # <details><summary>Answer</summary>
 #
@@ -267,8 +271,10 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 # first and last event of the sum as long as $i$ and $j$ lie between them. The next cell lets sympy do the sum.
 # </details>
 #
-# **3. Weights do not help (15 minutes, medium).** Replace the sum by a weighted sum $\sum_r \alpha_r u_r$ with fixed,
-# pairwise different weights, none of them zero. It does notice a reordering. How many dimensions does it forget?
+# ### Exercise 6.3 · Weights do not help
+#
+# *Medium, 15 minutes.* Replace the sum by a weighted sum $\sum_r \alpha_r u_r$ with fixed, pairwise different weights,
+# none of them zero. It does notice a reordering. How many dimensions does it forget?
 #
 # <details><summary>Answer</summary>
 #
@@ -278,8 +284,10 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 # not *how much*.
 # </details>
 #
-# **4. Two sums (20 minutes, harder).** Keep two vectors of a block, $C$ and the running sum after the first $k$ events.
-# How many dimensions are forgotten now, for $1 \le k < m$? And for $k = m$?
+# ### Exercise 6.4 · Two sums
+#
+# *Hard, 20 minutes.* Keep two vectors of a block, $C$ and the running sum after the first $k$ events. How many
+# dimensions are forgotten now, for $1 \le k < m$? And for $k = m$?
 #
 # <details><summary>Answer</summary>
 #
@@ -293,23 +301,23 @@ assert abs(visible_share(draws) - 1 / 24) < 1e-3
 i, j, k, r, s, t = (getattr(algebra, name) for name in "ijkrst")
 u, size = algebra.u, algebra.m
 
-equal = sp.Matrix([4, -1, 2]) + sp.Rational(1, 3) * sp.Matrix([-7, 8, -1])  # exercise 1
+equal = sp.Matrix([4, -1, 2]) + sp.Rational(1, 3) * sp.Matrix([-7, 8, -1])  # exercise 6.1
 assert list(equal) == [sp.Rational(5, 3)] * 3
 
-trade = sp.KroneckerDelta(r, i) * (u[j] - u[i]) + sp.KroneckerDelta(r, j) * (u[i] - u[j])  # exercise 2
+trade = sp.KroneckerDelta(r, i) * (u[j] - u[i]) + sp.KroneckerDelta(r, j) * (u[i] - u[j])  # exercise 6.2
 assert algebra.holds(algebra.eq(sp.Sum(trade, (r, s, t)), 0))
 assert algebra.eq(sp.Sum(trade, (r, s, t)), 0) == algebra.permutations().steps[0]
 orders = {tuple(torch.stack(order).sum(0).tolist()) for order in permutations(blocks["as written"])}
 assert orders == {(2.0, 3.0)}
 
-alpha = sp.symbols("alpha_1:4", positive=True)  # exercise 3, with m = 3 written out
+alpha = sp.symbols("alpha_1:4", positive=True)  # exercise 6.3, with m = 3 written out
 row = sp.kronecker_product(sp.Matrix([alpha]), sp.eye(2))
 assert (row * row.T).det().equals(sum(weight**2 for weight in alpha) ** 2) and len(row.nullspace()) == 2 * 2
 trade_weighted = sp.Sum(sp.IndexedBase("alpha")[r] * trade, (r, 1, size))
 change = (sp.IndexedBase("alpha")[i] - sp.IndexedBase("alpha")[j]) * (u[j] - u[i])
 assert algebra.holds(algebra.eq(trade_weighted, change))
 
-prefix = sp.Matrix([[size, k], [k, k]])  # exercise 4
+prefix = sp.Matrix([[size, k], [k, k]])  # exercise 6.4
 assert prefix.det().equals(k * (size - k)) and prefix.subs(k, size).det() == 0
 print("the answers hold")
 
@@ -317,6 +325,6 @@ print("the answers hold")
 # ## Further reading
 #
 # * Kimi Team, *Attention Residuals*, [arXiv 2603.15031](https://arxiv.org/abs/2603.15031): block sums as sources.
-# * K. Wang et al., *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 3.1 and 4: the null space.
+# * K. Wang, *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 3.1 and 4: the null space.
 # * A. Veit, M. Wilber, S. Belongie, *Residual networks behave like ensembles of relatively shallow networks*,
 #   [arXiv 1605.06431](https://arxiv.org/abs/1605.06431): what it means to read a network as a sum over paths.

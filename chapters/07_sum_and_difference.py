@@ -299,8 +299,9 @@ assert rank == 2 * width - 1
 #
 # ## Exercises
 #
-# **1. Other coordinates (5 minutes, easy).** Someone stores $(C, E)$ instead of $(C, D)$. Give $F$ and $D$ from it.
-# Does it forget more or less?
+# ### Exercise 7.1 · Other coordinates
+#
+# *Easy, 5 minutes.* Someone stores $(C, E)$ instead of $(C, D)$. Give $F$ and $D$ from it. Does it forget more or less?
 #
 # <details><summary>Answer</summary>
 #
@@ -308,9 +309,11 @@ assert rank == 2 * width - 1
 # router that scores and mixes what it is *given* still behaves differently, see chapter 09.
 # </details>
 #
-# **2. A proof to complete (10 minutes, medium).** "Doing it twice gives twice the block": let
-# $H = \begin{pmatrix}1&1\\1&-1 \end{pmatrix}$. Compute $H^2$ and read off the inverse of $H$, for halves that are
-# numbers. Then say why nothing changes for halves that are vectors.
+# ### Exercise 7.2 · A proof to complete: twice is double
+#
+# *Medium, 10 minutes.* "Doing it twice gives twice the block": let $H = \begin{pmatrix}1&1\\1&-1 \end{pmatrix}$.
+# Compute $H^2$ and read off the inverse of $H$, for halves that are numbers. Then say why nothing changes for halves
+# that are vectors.
 #
 # <details><summary>Answer</summary>
 #
@@ -318,8 +321,10 @@ assert rank == 2 * width - 1
 # $(H\otimes I_d)^2 = H^2\otimes I_d = 2\,I_2\otimes I_d$.
 # </details>
 #
-# **3. A proof to complete (15 minutes, medium).** Show $|C|^2 + |D|^2 = 2(|E|^2 + |F|^2)$ for vectors of any width, and
-# conclude: if the detail is zero, $|E| = |F|$. Is the converse true?
+# ### Exercise 7.3 · A proof to complete: lengths
+#
+# *Medium, 15 minutes.* Show $|C|^2 + |D|^2 = 2(|E|^2 + |F|^2)$ for vectors of any width, and conclude: if the detail is
+# zero, $|E| = |F|$. Is the converse true?
 #
 # <details><summary>Answer</summary>
 #
@@ -328,9 +333,11 @@ assert rank == 2 * width - 1
 # lengths only say that $C$ and $D$ are orthogonal, because $C\cdot D = |E|^2 - |F|^2$.
 # </details>
 #
-# **4. A fair detail for odd blocks (20 minutes, medium).** Find weights $\alpha, \beta > 0$ such that
-# $\alpha E - \beta F$ is zero on a block of $k$ early and $\ell$ late events that all write the same vector, and such
-# that the row of this new detail is as long as that of $C$.
+# ### Exercise 7.4 · A fair detail for odd blocks
+#
+# *Medium, 20 minutes.* Find weights $\alpha, \beta > 0$ such that $\alpha E - \beta F$ is zero on a block of $k$ early
+# and $\ell$ late events that all write the same vector, and such that the row of this new detail is as long as that of
+# $C$.
 #
 # <details><summary>Answer</summary>
 #
@@ -339,8 +346,10 @@ assert rank == 2 * width - 1
 # $\sqrt m\,\psi$. Recovery still works, by $E = (\beta C + D')/(\alpha + \beta)$.
 # </details>
 #
-# **5. One level deeper (30 minutes, harder).** Keep the sum, the half detail, and in each half the difference of its
-# two quarters: four vectors. How many dimensions does a block of $m = 4n$ events forget now? What after $p$ levels?
+# ### Exercise 7.5 · One level deeper
+#
+# *Hard, 30 minutes.* Keep the sum, the half detail, and in each half the difference of its two quarters: four vectors.
+# How many dimensions does a block of $m = 4n$ events forget now? What after $p$ levels?
 #
 # <details><summary>Answer</summary>
 #
@@ -351,22 +360,22 @@ assert rank == 2 * width - 1
 
 # %%
 Cs, Es, Fs, k, ell = *sp.symbols("C E F"), algebra.k, algebra.ell
-assert sp.expand((Es + Fs) - Es) == Fs and sp.expand(2 * Es - (Es + Fs)) == Es - Fs  # exercise 1
+assert sp.expand((Es + Fs) - Es) == Fs and sp.expand(2 * Es - (Es + Fs)) == Es - Fs  # exercise 7.1
 
-H = sp.Matrix([[1, 1], [1, -1]])  # exercise 2
+H = sp.Matrix([[1, 1], [1, -1]])  # exercise 7.2
 assert H * H == 2 * sp.eye(2) and sp.kronecker_product(H, sp.eye(3)) ** 2 == 2 * sp.eye(6)
 
-parallelogram = algebra.eq(algebra.C.T * algebra.C + algebra.D.T * algebra.D, 2 * (E.T * E + F.T * F))  # exercise 3
+parallelogram = algebra.eq(algebra.C.T * algebra.C + algebra.D.T * algebra.D, 2 * (E.T * E + F.T * F))  # exercise 7.3
 assert algebra.holds(parallelogram, tuple(recovery.given.items()))
 
-alpha, beta = sp.sqrt(ell / k), sp.sqrt(k / ell)  # exercise 4
+alpha, beta = sp.sqrt(ell / k), sp.sqrt(k / ell)  # exercise 7.4
 assert sp.simplify(alpha * k - beta * ell) == 0 and sp.simplify(alpha**2 * k + beta**2 * ell) == k + ell
 fair = alpha * Es - beta * Fs
 assert sp.simplify((beta * (Es + Fs) + fair) / (alpha + beta)) == Es
 psi_early = haar.given[sp.Symbol("psi_E")]
 assert sp.simplify(alpha - sp.sqrt(k + ell) * psi_early) == 0
 
-n = algebra.n  # exercise 5: the Gram matrix of the four rows, quarters of n events each
+n = algebra.n  # exercise 7.5: the Gram matrix of the four rows, quarters of n events each
 quarters = sp.Matrix([[1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 0, 0], [0, 0, 1, -1]])
 assert (n * quarters * quarters.T).is_diagonal() and (n * quarters * quarters.T).det() == 64 * n**4
 print("the answers hold")
@@ -374,7 +383,7 @@ print("the answers hold")
 # %% [markdown]
 # ## Further reading
 #
-# * K. Wang et al., *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 2.3, 3.2 and 4.
+# * K. Wang, *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 2.3, 3.2 and 4.
 # * A. Haar, *Zur Theorie der orthogonalen Funktionensysteme*, Mathematische Annalen 69 (1910): where the vectors are
 #   from.
 # * S. Mallat, *A theory for multiresolution signal decomposition: the wavelet representation*, IEEE PAMI 11 (1989).

@@ -403,8 +403,10 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 #
 # ## Exercises
 #
-# **1. By hand (5 minutes, easy).** Which weights give $\tfrac12 E - \tfrac14 F$, at $a = 1$ and at $a = \tfrac14$?
-# Are both within the budget?
+# ### Exercise 9.1 · Which weights?
+#
+# *Easy, 5 minutes.* Which weights give $\tfrac12 E - \tfrac14 F$, at $a = 1$ and at $a = \tfrac14$? Are both within the
+# budget?
 #
 # <details><summary>Answer</summary>
 #
@@ -412,8 +414,9 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 # $a = \tfrac14$, which is more than 1. A small scale makes the contrast expensive.
 # </details>
 #
-# **2. A proof to complete (10 minutes, medium).** Show $|c_F|\le c_E$ without squares: begin with
-# $c_E - c_F = \_\_\_$ and $c_E + c_F = \_\_\_$.
+# ### Exercise 9.2 · A proof to complete: the early half leads
+#
+# *Medium, 10 minutes.* Show $|c_F|\le c_E$ without squares: begin with $c_E - c_F = \_\_\_$ and $c_E + c_F = \_\_\_$.
 #
 # <details><summary>Answer</summary>
 #
@@ -421,8 +424,9 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 # edge means $w_D = 0$, the sum alone; on the other edge $w_C = 0$, the detail alone.
 # </details>
 #
-# **3. How much do the two share? (20 minutes, medium).** At $a = 1$, find the polygon that both triangles contain,
-# and its area as a share of each.
+# ### Exercise 9.3 · How much do the two share?
+#
+# *Medium, 20 minutes.* At $a = 1$, find the polygon that both triangles contain, and its area as a share of each.
 #
 # <details><summary>Answer</summary>
 #
@@ -431,8 +435,9 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 # the blocks reach and a quarter of what the pair reaches.
 # </details>
 #
-# **4. A third slot (20 minutes, medium).** Offer $-\hat D$ as well, with its own weight. What is reachable without a
-# budget?
+# ### Exercise 9.4 · A third slot
+#
+# *Medium, 20 minutes.* Offer $-\hat D$ as well, with its own weight. What is reachable without a budget?
 #
 # <details><summary>Answer</summary>
 #
@@ -441,9 +446,10 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 # reverse never holds: no nonnegative weights on $C, \pm\hat D$ subtract both halves at once.
 # </details>
 #
-# **5. A proof to complete (20 minutes, harder).** "A bias moves a read fastest when details have half the weight."
-# Show that $\mu(1-\mu)\le\tfrac14$, find the $b$ at which it is reached, and the distance of the read from the masked
-# one there.
+# ### Exercise 9.5 · A proof to complete: the fastest bias
+#
+# *Hard, 20 minutes.* "A bias moves a read fastest when details have half the weight." Show that
+# $\mu(1-\mu)\le\tfrac14$, find the $b$ at which it is reached, and the distance of the read from the masked one there.
 #
 # <details><summary>Answer</summary>
 #
@@ -454,24 +460,24 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 
 # %%
 c_E, c_F, b = algebra.c_E, algebra.c_F, algebra.b
-point = {c_E: sp.Rational(1, 2), c_F: -sp.Rational(1, 4)}  # exercise 1
+point = {c_E: sp.Rational(1, 2), c_F: -sp.Rational(1, 4)}  # exercise 9.1
 assert reach.forms["w_C"].subs(point) == sp.Rational(1, 8)
 assert reach.forms["w_D"].subs(point).subs(a, 1) == sp.Rational(3, 8)
 assert reach.forms["w_D"].subs(point).subs(a, sp.Rational(1, 4)) == sp.Rational(3, 2)
 
-assert sp.expand(early - late) == 2 * a * w_D and sp.expand(early + late) == 2 * w_C  # exercise 2
+assert sp.expand(early - late) == 2 * a * w_D and sp.expand(early + late) == 2 * w_C  # exercise 9.2
 
-t = sp.symbols("t", nonnegative=True)  # exercise 3: integrate the height of the common polygon over c_E
+t = sp.symbols("t", nonnegative=True)  # exercise 9.3: integrate the height of the common polygon over c_E
 common = sp.integrate(sp.Min(t, 1 - t), (t, 0, 1))
 assert common == sp.Rational(1, 4) == sp.Triangle((0, 0), (1, 0), (sp.Rational(1, 2), sp.Rational(1, 2))).area
 assert reach.forms["area"].subs(a, 1) == 1 and common / sp.Rational(1, 2) == sp.Rational(1, 2)
 
-plus, minus = sp.symbols("w_+ w_-", nonnegative=True)  # exercise 4
+plus, minus = sp.symbols("w_+ w_-", nonnegative=True)  # exercise 9.4
 third = {side: w_C + sign * a * (plus - minus) for side, sign in (("early", 1), ("late", -1))}
 assert sp.expand(third["early"] + third["late"]) == 2 * w_C
 assert third["early"].subs({w_C: 1, a: 1, plus: 0, minus: 3}) == -2
 
-mu = sp.Symbol("mu", real=True)  # exercise 5
+mu = sp.Symbol("mu", real=True)  # exercise 9.5
 assert sp.expand(sp.Rational(1, 4) - mu * (1 - mu) - (mu - sp.Rational(1, 2)) ** 2) == 0
 assert sp.simplify(share.subs(b, sp.log(Z_C / Z_D))) == sp.Rational(1, 2)
 print("the answers hold")
@@ -479,7 +485,7 @@ print("the answers hold")
 # %% [markdown]
 # ## Further reading
 #
-# * K. Wang et al., *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 3.3 and 4.3, Table 12.
+# * K. Wang, *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 3.3 and 4.3, Table 12.
 # * Kimi Team, *Attention Residuals*, [arXiv 2603.15031](https://arxiv.org/abs/2603.15031): the read over depth.
 # * M. Pagliardini et al., *DenseFormer*, [arXiv 2402.02622](https://arxiv.org/abs/2402.02622): weights over depth
 #   that are free to be negative, and become so.

@@ -223,8 +223,10 @@ assert 0 < (read - same).abs().max() < 1e-5
 #
 # ## Exercises
 #
-# **1. How loud must a copy be? (5 minutes, easy).** Which bias makes a pair count exactly three times as much as the
-# single slot? Which one one and a half times?
+# ### Exercise 10.1 · How loud must a copy be?
+#
+# *Easy, 5 minutes.* Which bias makes a pair count exactly three times as much as the single slot? Which one one and a
+# half times?
 #
 # <details><summary>Answer</summary>
 #
@@ -232,8 +234,10 @@ assert 0 < (read - same).abs().max() < 1e-5
 # $b = \log(e^{\text{lift}} - 1)$, which is only defined for a positive lift.
 # </details>
 #
-# **2. A proof to complete (10 minutes, medium).** A slot has $n$ copies with biases $b_1, \dots, b_n$. Show that they
-# are one slot with the score $z + \_\_\_$. What if all $b_i = 0$?
+# ### Exercise 10.2 · A proof to complete: many copies
+#
+# *Medium, 10 minutes.* A slot has $n$ copies with biases $b_1, \dots, b_n$. Show that they are one slot with the score
+# $z + \_\_\_$. What if all $b_i = 0$?
 #
 # <details><summary>Answer</summary>
 #
@@ -241,9 +245,11 @@ assert 0 < (read - same).abs().max() < 1e-5
 # log-sum-exp. With all $b_i = 0$ it is $\log(n + 1)$, which grows without bound but slower and slower.
 # </details>
 #
-# **3. A proof to complete (15 minutes, medium).** "A copy changes no ratio between the others." Let $A$ and $B$ be
-# two other slots. Show that $w_A/w_B$ is the same with and without the copy, and conclude that a read with the copy
-# is a mixture of the read without it and of the copied source.
+# ### Exercise 10.3 · A proof to complete: ratios
+#
+# *Medium, 15 minutes.* "A copy changes no ratio between the others." Let $A$ and $B$ be two other slots. Show that
+# $w_A/w_B$ is the same with and without the copy, and conclude that a read with the copy is a mixture of the read
+# without it and of the copied source.
 #
 # <details><summary>Answer</summary>
 #
@@ -252,9 +258,10 @@ assert 0 < (read - same).abs().max() < 1e-5
 # $\lambda = \frac{e^{z+b}}{Z+e^{z+b}}$, the weight of the copy.
 # </details>
 #
-# **4. Copy the embedding instead (15 minutes, medium).** At zero queries and with $n$ blocks in the bank, find the
-# bias $b$ for a copy of *the embedding* that gives it the same weight as in a standard bank with a single block,
-# $\tfrac12$.
+# ### Exercise 10.4 · Copy the embedding instead
+#
+# *Medium, 15 minutes.* At zero queries and with $n$ blocks in the bank, find the bias $b$ for a copy of *the embedding*
+# that gives it the same weight as in a standard bank with a single block, $\tfrac12$.
 #
 # <details><summary>Answer</summary>
 #
@@ -262,9 +269,11 @@ assert 0 < (read - same).abs().max() < 1e-5
 # single block $-\infty$, that is, no copy.
 # </details>
 #
-# **5. The gradient of a copy (20 minutes, harder).** Show that the gradient of a loss with respect to the bias of a
-# copy is $w\,(G_C - \bar G)$, with $w$ the weight of the copy, $G_C = g\cdot C$ and $\bar G = g\cdot h$. How does it
-# compare with the gradient of the score $z$ of the pair?
+# ### Exercise 10.5 · The gradient of a copy
+#
+# *Hard, 20 minutes.* Show that the gradient of a loss with respect to the bias of a copy is $w\,(G_C - \bar G)$, with
+# $w$ the weight of the copy, $G_C = g\cdot C$ and $\bar G = g\cdot h$. How does it compare with the gradient of the
+# score $z$ of the pair?
 #
 # <details><summary>Answer</summary>
 #
@@ -277,24 +286,24 @@ assert 0 < (read - same).abs().max() < 1e-5
 count, other = sp.Symbol("n", positive=True, integer=True), sp.IndexedBase("b", real=True)
 by_lift = algebra.duplicate_slot().forms["bias"]
 level = sp.Symbol("lift")
-assert sp.simplify(by_lift.subs(level, sp.log(3)) - sp.log(2)) == 0  # exercise 1
+assert sp.simplify(by_lift.subs(level, sp.log(3)) - sp.log(2)) == 0  # exercise 10.1
 assert sp.simplify(by_lift.subs(level, sp.log(sp.Rational(3, 2))) + sp.log(2)) == 0
 
-b_1, b_2, b_3 = sp.symbols("b_1:4", real=True)  # exercise 2, three copies; and any number of equal ones
+b_1, b_2, b_3 = sp.symbols("b_1:4", real=True)  # exercise 10.2, three copies; and any number of equal ones
 together = sp.exp(z) + sum(sp.exp(z + bias) for bias in (b_1, b_2, b_3))
 assert sp.simplify(together - sp.exp(z + sp.log(1 + sp.exp(b_1) + sp.exp(b_2) + sp.exp(b_3)))) == 0
 i = sp.Symbol("i", integer=True)
 assert sp.simplify(sp.exp(z) + sp.Sum(sp.exp(z), (i, 1, count)).doit() - sp.exp(z + sp.log(count + 1))) == 0
 
-Z, h, C_1 = sp.Symbol("Z", positive=True), *sp.symbols("h C_1", real=True)  # exercise 3, one coordinate of the vectors
+Z, h, C_1 = sp.Symbol("Z", positive=True), *sp.symbols("h C_1", real=True)  # exercise 10.3, in one coordinate
 copy = sp.exp(z + b)
 weight = copy / (Z + copy)
 assert sp.simplify((Z * h + copy * C_1) / (Z + copy) - ((1 - weight) * h + weight * C_1)) == 0
 
-at_half = sp.log(count - 1)  # exercise 4
+at_half = sp.log(count - 1)  # exercise 10.4
 assert sp.simplify((1 + sp.exp(at_half)) / (1 + sp.exp(at_half) + count) - sp.Rational(1, 2)) == 0
 
-G_C, G_R = sp.symbols("G_C G_R", real=True)  # exercise 5: the others send G_R on average
+G_C, G_R = sp.symbols("G_C G_R", real=True)  # exercise 10.5: the others send G_R on average
 pair = sp.exp(z) + copy
 loss = (pair * G_C + R * G_R) / (pair + R)
 w_copy, w_pair = copy / (pair + R), pair / (pair + R)
@@ -306,7 +315,7 @@ print("the answers hold")
 # %% [markdown]
 # ## Further reading
 #
-# * K. Wang et al., *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), section 4.4 and Table 12.
+# * K. Wang, *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), section 4.4 and Table 12.
 # * Kimi Team, *Attention Residuals*, [arXiv 2603.15031](https://arxiv.org/abs/2603.15031).
 # * G. Xiao et al., *Efficient streaming language models with attention sinks*,
 #   [arXiv 2309.17453](https://arxiv.org/abs/2309.17453): slots whose use is to take weight, in attention over time.

@@ -618,7 +618,7 @@ print("the answers hold")
 # %% [markdown]
 # ## Further reading
 #
-# * K. Wang et al., *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 4.3 and 9.1.
+# * K. Wang, *HAARES*, [arXiv 2606.06564](https://arxiv.org/abs/2606.06564), sections 4.3 and 9.1.
 # * P. Michel et al., *Are sixteen heads really better than one?*,
 #   [arXiv 1905.10650](https://arxiv.org/abs/1905.10650): the same kind of surgery, on attention heads.
 # * S. Jain, B. Wallace, *Attention is not explanation*, [arXiv 1902.10186](https://arxiv.org/abs/1902.10186): weights

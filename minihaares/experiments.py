@@ -16,7 +16,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import resources
@@ -70,7 +70,11 @@ class Planned:
             if name != "train.steps":  # which may change in a resumed run, but makes another experiment
                 del settings[part][key]
         kind, options = scheme_options(self.config.model.scheme, self.config.model.options)
-        settings["model"]["options"] = {k: v for k, v in asdict(options).items() if k != "read"}
+        settings["model"]["options"] = {
+            f.name: float(v) if type(v := getattr(options, f.name)) is int and f.type is float else v  # 4 is 4.0
+            for f in fields(options)
+            if f.name != "read"
+        }
         settings["model"]["scheme"] = kind.__name__
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -58,14 +58,14 @@ def test_every_exercise_of_a_chapter_can_be_read(source: Path):
     assert front_matter.unread(int(source.stem[:2]), markdown(source)) == []
 
 
-def test_an_exercise_is_read_in_both_forms():
+def test_an_exercise_is_read():
     text = "## Exercises\n\n### Exercise 7.1 · A *title*\n*Hard, 30 minutes and a night.* Do.\n\n"
-    text += "**2. By hand? (1 minute, harder).** Do.\n\n### Exercise 7.3 · More\n*Open, an evening.* Do."
+    text += "### Exercise 7.2 · By hand?\n\n*Easy, 1 minute.* Do.\n\n### Exercise 7.3 · More\n*Open, an evening.* Do."
     first, second, third = front_matter.exercises(7, text)
     assert (first.title, first.difficulty, first.time) == ("A *title*", "hard", "30 minutes and a night")
-    assert (second.title, second.difficulty, second.time) == ("By hand?", "hard", "1 minute")
+    assert (second.title, second.difficulty, second.time) == ("By hand?", "easy", "1 minute")
     assert (third.number, third.difficulty, third.time) == (3, "open", "an evening")
-    assert text[second.start :].startswith("**2.") and second.anchor == "exercise-7-2"
+    assert text[second.start :].startswith("### Exercise 7.2") and second.anchor == "exercise-7-2"
 
 
 @pytest.mark.parametrize(

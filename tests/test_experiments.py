@@ -78,6 +78,7 @@ def test_an_id_names_what_is_learned_and_nothing_else(grid_file, tmp_path):
     for options, same in (
         ({"blocks": 2, "read": "plain"}, True),
         ({"blocks": 2, "gamma": 4.0}, True),
+        ({"blocks": 2, "gamma": 4}, True),
         ({"blocks": 1}, False),
     ):
         other = replace(one, config=replace(one.config, model=replace(model, options=options)))

@@ -23,13 +23,12 @@ from sphinx.util.docutils import SphinxDirective
 
 RUN_TIMES = Path(__file__).resolve().parent.parent / "run_times.json"
 CHAPTER = re.compile(r"(\d\d)_\w+")
-# An exercise begins in one of two ways:
-#   ### Exercise 5.1 · A louder query            **1. By hand (5 minutes, easy).** In one channel, ...
+# An exercise begins with two lines, and may leave one free between them:
+#   ### Exercise 5.1 · A louder query
 #   *Easy, 10 minutes.* In the case by hand, ...
-LEVEL = "(?P<level>(?i:easy|medium|hard|open))(?:er)?"
+LEVEL = "(?P<level>Easy|Medium|Hard|Open)"
 TIME = r"(?P<time>(?:\d+ minutes?|an? (?:hour|evening|night|day|weekend))\b[^.,)*]*)"
-HEADED = re.compile(rf"^### Exercise \d+\.(?P<n>\d+) · (?P<title>.+)\n+\*{LEVEL}, {TIME}\.\*", re.M)
-BOLD = re.compile(rf"^\*\*(?P<n>\d+)\. (?P<title>[^*]+?) \({TIME}, {LEVEL}\)\.\*\*", re.M)
+EXERCISE = re.compile(rf"^### Exercise \d+\.(?P<n>\d+) · (?P<title>.+)\n+\*{LEVEL}, {TIME}\.\*", re.M)
 NUMBER = r"(?:\d\d(?:0[1-9]|1[0-2])\.\d{4,5}|cmp-lg/\d{7})(?!\d)"
 ARXIV = re.compile(rf"(?<!\[)arXiv[ :]({NUMBER})")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
@@ -53,8 +52,8 @@ class Exercise:
 
 def exercises(chapter: int, text: str) -> list[Exercise]:
     """The exercises that begin in a piece of a chapter's markdown, in their order."""
-    matches = sorted((m for form in (HEADED, BOLD) for m in form.finditer(text)), key=lambda m: m.start())
-    return [Exercise(chapter, int(m["n"]), m["title"], m["level"].lower(), m["time"], m.start()) for m in matches]
+    found = EXERCISE.finditer(text)
+    return [Exercise(chapter, int(m["n"]), m["title"], m["level"].lower(), m["time"], m.start()) for m in found]
 
 
 def unread(chapter: int, text: str) -> list[str]:
