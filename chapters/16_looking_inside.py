@@ -147,9 +147,10 @@ for weights, read in zip(walk(same_weights("haares", read="plain"), tokens[:2]),
 print(len(found), "reads; the one of event 30 is offered", *found[30].names)
 
 # %% [markdown]
-# `probes` did the same to a model that reads leanly, and it did so with what we already have: the seam. For the length
-# of a `with` block it wraps the model's residual in another residual that passes every question on. There is no hook
-# that could be left behind, and watching changes no bit. A wrapper that *changes* what it passes on is an intervention:
+# `probes` did the same to a model that reads leanly, and it did so at the seam, the four verbs by which a residual is
+# plugged into the model (chapter 04). For the length of a `with` block it wraps the model's residual in another
+# residual that passes every question on. There is no hook that could be left behind, and watching changes no bit. A
+# wrapper that *changes* what it passes on is an intervention:
 
 # %%
 noted = []
@@ -183,7 +184,8 @@ class Wrapped(Residual):  # a plainly reading router, whose weights go through a
 # %%
 def without_details(w, site):
     w = w.clone()
-    w[2::2] *= site == 48  # e, C_1, D_1, C_2, D_2, …; the head's read has no details anyway
+    if site < 48:  # the sources are e, C_1, D_1, C_2, D_2, …; the head's read has no details
+        w[2::2] = 0
     return w / w.sum(0)
 
 
@@ -244,15 +246,16 @@ assert 0.17 < embedding.loc[last_block].mean() < 0.21 and 5.5 < used < 6
 
 # %% [markdown]
 # * The **embedding is never let go**. With more than 36 events behind it, it still has about a fifth of the weight.
-# * Reads **spread** their weight: the late ones use nearly six sources of nine. No block is forgotten.
-# * **Details get little**: 9 % together on average, 17 % at most. The bias holds them down; it began at $-2$. So how
-#   much of this is the bias, and how much the content? That can be told apart.
+# * Reads **spread** their weight: the late ones use nearly six sources of nine, and the map shows no block fading out.
+# * **Details get little**: 9 % together, over all characters and reads, and 17 % in the read that gives them most.
+#   The bias holds them down; it began at $-2$. So how much of this is the bias, and how much the content? That can be
+#   told apart.
 #
 # ## The learned biases
 #
-# If a read's query were zero, its weights would be those of the bias alone: with $n$ cumulative sources and $k$
-# details, the details would get $k e^b/(n + k e^b)$ (chapter 09). The quotient of the measured weight and this share is
-# what the *content* of the keys makes of it.
+# If a read's query were zero, its weights would be those of the bias alone: with $n$ other sources (the embedding and
+# the sums) and $k$ details, the details would get $k e^b/(n + k e^b)$ (chapter 09). The quotient of the measured
+# weight and this share is what the *content* of the keys makes of it.
 
 # %%
 bias = probes.biases(model).set_index("site")
@@ -297,7 +300,8 @@ assert by_block[1] < 0.8 and (by_block[[2, 3, 4]] > 1.05).all()
 # those of all later blocks above it.
 #
 # One reason to expect the first comes from chapter 10. As long as a block is in its early half, $D = C$: for the first
-# six reads that see one, the detail is a copy of a sum that stands beside it.
+# six reads that see one, the detail is a copy of a sum that stands beside it, with the sum's score plus the bias. Where
+# such a read prefers the embedding to that sum, the copy falls below its share as well.
 #
 # ## Does it depend on the character?
 #
@@ -410,8 +414,9 @@ assert tilt[False] < 0.7 < tilt[True] < by_start
 # * **Both halves count, the early one more.** A bias of $-2$ by itself, with $a = 1$, gives the late half
 #   $(1 - e^{-2})/(1 + e^{-2}) \approx 0.76$ of the early half's coefficient. For the active block it stays about there;
 #   for finished blocks training tilted it further, to two thirds.
-# * **The late half is subtracted, but rarely**: in about 6 % of all cases. This is what no nonnegative weights on two
-#   stored halves could do. It is not spread evenly: one read does it for over a third of the characters.
+# * **The late half is subtracted, but rarely**: in about 6 % of all cases, the points below the horizontal axis.
+#   Nonnegative weights on two *stored halves* could reach only the dashed triangle (chapter 09), which has no such
+#   points. It is not spread evenly: one read does it for over a third of the characters.
 # * **The clip does nothing here.** $a$ stays between 0.5 and 2.8 on this text and never meets $\tfrac14$ or $4$: $C$
 #   and $D$ do not differ in length by that much.
 #
@@ -548,8 +553,10 @@ assert by_block.mean().idxmax() == 4 and by_block[4].mean() > 3 * by_block[3].me
 #
 # ## Exercises
 #
-# **1. By hand (10 minutes, easy).** A read gives its details the weight $\mu$ together, and $h_D$ is their mixture by
-# itself. Express the masked read by $h$, $h_D$ and $\mu$. When does masking move the read most?
+# ### Exercise 16.1 · By hand
+#
+# *Easy, 10 minutes.* A read gives its details the weight $\mu$ together, and $h_D$ is their mixture by itself. Express
+# the masked read by $h$, $h_D$ and $\mu$. When does masking move the read most?
 #
 # <details><summary>Answer</summary>
 #
@@ -558,8 +565,9 @@ assert by_block.mean().idxmax() == 4 and by_block[4].mean() > 3 * by_block[3].me
 # A large $\mu$ alone is not enough.
 # </details>
 #
-# **2. Which story? (10 minutes, easy).** Which of the 16 stories misses the details most, which least? Is it the same
-# one for the swap?
+# ### Exercise 16.2 · Which story?
+#
+# *Easy, 10 minutes.* Which of the 16 stories misses the details most, which least? Is it the same one for the swap?
 #
 # <details><summary>Answer</summary>
 #
@@ -567,9 +575,11 @@ assert by_block.mean().idxmax() == 4 and by_block[4].mean() > 3 * by_block[3].me
 # The changes of the two edits are nearly proportional over stories (correlation above 0.99).
 # </details>
 #
-# **3. Early and late readers (15 minutes, medium).** Mask all details in the reads of the first two blocks only, then
-# in those of the last block only (`Edit("mask", None, sites)`). Do the two, with what the third block's reads lose, add
-# up to the 0.12 nats of all reads?
+# ### Exercise 16.3 · Early and late readers
+#
+# *Medium, 15 minutes.* Mask all details in the reads of the first two blocks only, then in those of the last block only
+# (`Edit("mask", None, sites)`). Do the two, with what the third block's reads lose, add up to the 0.12 nats of all
+# reads?
 #
 # <details><summary>Answer</summary>
 #
@@ -577,18 +587,23 @@ assert by_block.mean().idxmax() == 4 and by_block[4].mean() > 3 * by_block[3].me
 # a little short of 0.12: effects of many edits need not add up, but here they nearly do.
 # </details>
 #
-# **4. Is the first detail special? (15 minutes, medium).** Masking $D_1$ costs the most of the four. But how many reads
-# see each detail? Compare the costs per read.
+# ### Exercise 16.4 · Is the first detail special?
+#
+# *Medium, 15 minutes.* Masking $D_1$ costs the most of the four. But how many reads see each detail? Compare the costs
+# per read.
 #
 # <details><summary>Answer</summary>
 #
-# 47, 35, 23 and 11 reads. Per read, $D_1$, $D_3$ and $D_4$ cost nearly the same, 0.0008 to 0.001 nats; only $D_2$ costs
-# less. The first detail is not read better, it is there longer.
+# 47, 35, 23 and 11 reads. Per read, $D_1$, $D_3$ and $D_4$ cost nearly the same, 0.0008 to 0.001 nats; only $D_2$
+# costs less. But the average hides where the cost arises: the first block's own reads of $D_1$ cost nothing, so its
+# later ones cost more. To go on, mask each detail in the last block's reads alone.
 # </details>
 #
-# **5. Another model (an evening, harder).** Train a second seed with the command above (`--seed 123`; 22 minutes on one
-# core if TinyStories lies in a folder, or use `--corpus stories --context 512`) and run this chapter on it. Write down
-# first which of our findings you expect to hold.
+# ### Exercise 16.5 · Another model
+#
+# *Hard, an evening.* Train a second seed with the command above (`--seed 123`; 22 minutes on one core if TinyStories
+# lies in a folder, or use `--corpus stories --context 512`) and run this chapter on it. Write down first which of our
+# findings you expect to hold.
 #
 # <details><summary>Answer</summary>
 #
@@ -598,19 +613,19 @@ assert by_block.mean().idxmax() == 4 and by_block[4].mean() > 3 * by_block[3].me
 # </details>
 
 # %%
-mu, h_C, h_D = 0.25, torch.randn(4, generator=torch.Generator().manual_seed(0)), torch.ones(4)  # exercise 1
+mu, h_C, h_D = 0.25, torch.randn(4, generator=torch.Generator().manual_seed(0)), torch.ones(4)  # exercise 16.1
 h = (1 - mu) * h_C + mu * h_D
 torch.testing.assert_close(h + mu / (1 - mu) * (h - h_D), h_C)
 
-mask, swap = changes["mask all details"], changes["swap all details"]  # exercise 2
+mask, swap = changes["mask all details"], changes["swap all details"]  # exercise 16.2
 assert mask.idxmax() == swap.idxmax() and mask.idxmin() == swap.idxmin() and mask.corr(swap) > 0.99
 
-groups = {"first two": range(1, 24), "third": range(24, 36), "last": range(36, 48)}  # exercise 3
+groups = {"first two": range(1, 24), "third": range(24, 36), "last": range(36, 48)}  # exercise 16.3
 parts = probes.effects(model, chunks, {n: [Edit("mask", None, tuple(s))] for n, s in groups.items()}, story).mean()
 assert 0.009 < parts["first two"] < 0.013 and 0.018 < parts["third"] < 0.026 and 0.078 < parts["last"] < 0.083
 assert 0.8 * whole < parts.sum() < whole
 
-seen = everywhere.groupby("source").size()[["D1", "D2", "D3", "D4"]]  # exercise 4
+seen = everywhere.groupby("source").size()[["D1", "D2", "D3", "D4"]]  # exercise 16.4
 per_read = summary["mean"][[f"mask D{n}" for n in range(1, 5)]].to_numpy() / seen
 assert seen.tolist() == [47, 35, 23, 11] and per_read.drop("D2").between(0.0007, 0.0011).all() and per_read["D2"] < 5e-4
 print("the answers hold")

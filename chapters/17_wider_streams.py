@@ -180,7 +180,7 @@ def stretch(matrices):  # [events, walks, n, n] -> largest singular value of the
     return torch.stack(found)
 
 
-noise = torch.randn(96, 200, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))  # 200 trainings
+noise = torch.randn(96, 200, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))  # 200 walks
 free = stretch(torch.eye(4) + 0.1 * noise)
 print(f"after 96 free mixings: {free[-1].median():.1f}-fold in the median, {free[-1].max():.0f}-fold at most")
 assert free[-1].median() > 3 and free[-1].max() > 20
@@ -263,6 +263,9 @@ then rises; the slope of the diagonal falls towards zero. Right: free mixings st
 number of events, with a band of four in five walks; doubly stochastic ones stay at one.""")
 
 # %% [markdown]
+# (The noise goes in before Sinkhorn, so the tied matrices lie closer to the identity than the free ones. That is not
+# why they stay at one: *every* doubly stochastic matrix has largest singular value 1, however far it mixes.)
+#
 # Too small a scale forgets which stream is which; too large a one has no slope, so that the mixing never learns. The
 # package starts at 6, a choice of ours, since the paper's start is not published.
 #
@@ -309,8 +312,10 @@ print(f"an untrained mHC reads {times:.3f} times the standard stream, which the 
 # $$x = A^{\circ\top} H,\qquad H \leftarrow B^\top u + \hat A^\top H,\qquad
 # [A^\circ\,|\,\hat A\,|\,B^\top] = \text{static} + S\odot\tanh(\mathrm{norm}(H)W/\tau).$$
 #
-# With $m = 1$ these are Hyper-Connections, up to constants (exercise 17.2). At the end a GroupNorm and a matrix take
-# the slots back to $d$ channels.
+# Here $\tau = \sqrt{d/m}$, the root of a slot's width, and $S$ is a learned number for each weight. At the start $W =
+# 0$ and the static part reads the first $m$ slots, carries every slot as it is, and writes segment $i$ to each slot
+# $j \equiv i \pmod m$. With $m = 1$ these are Hyper-Connections, up to constants (exercise 17.2). At the end a
+# GroupNorm, which centres and scales each group of $d$ channels, and a matrix take the slots back to $d$ channels.
 
 # %%
 class Slots:
@@ -341,7 +346,8 @@ check("vwn", Slots)
 model = fresh("vwn")
 reads, _ = events(model, model.residual, tokens)
 assert all(map(torch.equal, reads, expected))
-print("an untrained VWN reads the standard stream, to the bit, through", model.residual.n, "slots of half its width")
+print("an untrained VWN reads the standard stream, to the bit, through", model.residual.n, "slots of half its width;")
+print("only the head sees another: centred, by the GroupNorm")
 
 # %% [markdown]
 # ## HiRes
@@ -413,8 +419,9 @@ check("hires", Hierarchical, layers_per_group=1, ratio=1.5)
 check("hires", Hierarchical, layers_per_group=2, ratio=4.0)
 
 # %% [markdown]
-# Two facts to hold on to. The outer stream has unit RMS after every group, whatever the groups write. And a group is
-# *nothing but* $g$ layers of the backbone: the same weights run as an ordinary Transformer from the same $h$ give the
+# Two facts to hold on to. The outer stream has unit RMS after every group, whatever the groups write, as long as the
+# gains of the outer norms are at their start, 1; later, the size that the gains say. And a group is *nothing but* $g$
+# layers of the backbone: the same weights run as an ordinary Transformer from the same $h$ give the
 # same bits.
 
 # %%
@@ -460,8 +467,9 @@ for write, twice in (("output", 2), ("delta", 1)):
     print(f"write = {write}: an untrained HiRes at D = d is h <- RMSNorm({'2' * (twice == 2)}h + Δ)")
 
 # %% [markdown]
-# So unlike the three methods before it, an untrained HiRes is **not** the standard model, not even at $D = d$: its
-# stream is normed between groups. It is a near relative of PostNorm.
+# So unlike the three methods before it, whose layers at first read just the standard stream, an untrained HiRes is
+# **not** the standard model, not even at $D = d$: its stream is normed between groups. It is a near relative of
+# PostNorm.
 #
 # Why random views and not zeros? A zero column of $R_j$ is fine as long as what it reads is not zero: then it has a
 # gradient. Were $G$ zero as well, both would be stuck for ever, each waiting for the other. (Random views have a
@@ -487,8 +495,9 @@ for views in ("random", "zero"):
 #
 # $$\frac{2dD}{12\,d^2 g} = \frac{D/d}{6g},$$
 #
-# 8.3 % with the defaults $D/d = 2$, $g = 4$, for parameters and FLOPs alike. That is not nothing: the article's claim
-# is that HiRes needs 1.30 times *fewer* FLOPs for the same loss, and a method must first earn back what it costs.
+# 8.3 % with the defaults $D/d = 2$, $g = 4$, for parameters and FLOPs alike. The article calls the maps negligible, and
+# gives its 1.30× in FLOPs without saying whether they are counted. If they are not, then this much of a gain of 1.30 in
+# *steps* goes to them.
 
 # %%
 r, g, L = sp.symbols("r g", positive=True) + (costs.L,)
@@ -499,7 +508,7 @@ for ratio, layers_per_group in ((2, 4), (4, 4), (2, 1)):
     assert of_the_stack == share.subs({r: ratio, g: layers_per_group})
     print(f"D/d = {ratio}, g = {layers_per_group}: {100 * float(of_the_stack):.1f} % of a deep stack")
 no_gain = sp.solve(sp.Eq(share, sp.Rational(3, 10)), g)[0]
-print("a gain of 1.30 is eaten up whole where g =", no_gain, "groups of that many layers, for r = D/d")
+print(f"a gain of 1.30 in steps is used up by groups of {no_gain} layers, r = D/d")
 
 # %%
 # Full size: 48 layers of the paper's families; here 12 of the pocket family, counted by torch
@@ -518,17 +527,20 @@ for ratio, style in ((1, ":"), (2, "-"), (4, "--"), (8, "-.")):
         axis.plot(layers_per_group, more, "o", color=plots.VERMILION)
         assert 0.6 < more / (ratio / (6 * layers_per_group)) < 1 or layers_per_group == 12  # two maps more
 axis.axhline(0.3, color="0.5", linewidth=1)
-axis.text(12, 0.31, "1.30×: nothing left of the article's gain", ha="right", fontsize=8.5)
+axis.text(12, 0.31, "1.30×: a gain of that size in steps is used up", ha="right", fontsize=8.5)
 axis.set(xlabel="layers in a group, g", ylabel="FLOPs more than Standard", ylim=(0, 1), title="The price of HiRes")
 axis.legend(ncols=2)
 plots.show(figure, alt="""Extra FLOPs against the layers in a group, one curve for each ratio of widths: all fall like
 one over g. The curve for twice the width passes below 0.3 before two layers a group, that for eight times the width
-only at about five. Dots, counted on real models of 12 layers, lie at about two thirds of the curves.""")
+only at about five. Dots, counted on real models of 12 layers, lie below the curves for short groups, at 0.7 of them
+for single layers, and above for one group of all twelve.""")
 
 # %% [markdown]
-# Lines are $(D/d)/(6g)$; dots are counted on whole models. They lie lower, since the layers of this family have $16d^2$
-# weights, and attention and the head cost something too. The larger the layers, the cheaper the wide stream beside
-# them. But even so a read at every layer, at four times the width, costs more than the article says that HiRes gains.
+# Lines are $(D/d)/(6g)$; dots are counted on whole models. Two things pull them apart. The layers of this family have
+# $16d^2$ weights, and attention and the head cost something too: that lowers the dots. The map in at the bottom and the
+# last read come on top, which weighs where groups are few: at $g = 12$ it lifts the dots above the lines. The larger
+# the layers, the cheaper the wide stream beside them. But even so a read at every layer, at four times the width, costs
+# more than a gain of 1.30 in steps would bring.
 #
 # Now all four, on paper, in the setting of this book's recorded runs. `stored` is in vectors of $d$ for each token;
 # `traffic` is what has to pass through memory along depth; `saved` is what the backward pass keeps with the package's
@@ -542,11 +554,12 @@ ratios = bills.div(bills.loc["standard"]).assign(stored=bills["stored"], time=co
 print(ratios.round(3).to_string(na_rep="not timed"))
 
 # %% [markdown]
-# Read the columns against each other. FLOPs alone make the first three look alike. `traffic` tells them apart: $n$
-# streams must be loaded and stored at *every* event, HiRes touches its wide stream once a group. In a plain
-# implementation it is worse still: the mHC paper counts $34d$ a layer for unfused Hyper-Connections and writes kernels
-# to get rid of it. mHC also has the most parameters, $2L\cdot nd\,(n^2 + 2n)$, and at a width as small as ours they
-# weigh.
+# Read the columns against each other. FLOPs put HiRes, VWN and Hyper-Connections within 4 to 10 % of Standard.
+# `traffic` tells them apart: $n$ streams must be loaded and stored at *every* event, HiRes touches its wide stream once
+# a group. (It stores 3: the outer stream of $2d$ and the inner one of $d$. A time below one is noise of the clock.) The
+# paper of Attention Residuals counts $34d$ for mHC where the plain stream moves $3d$. mHC also has the most parameters,
+# $2L\cdot nd\,(n^2 + 2n)$, and at a width as small as ours they weigh. The article says that HiRes is as good as VWN,
+# mHC and Attention Residuals at less activation memory and I/O; `saved` and `traffic` bear out the second half.
 #
 # ## What it buys
 #
@@ -562,18 +575,21 @@ for layers in comparison.DEPTHS:
     print(f"{layers} layers\n{table.round(4).to_string(index=False, na_rep='not recorded')}\n")
 
 # %% [markdown]
-# Two habits help in reading such rows. Hold a difference against `sd`, what the seed alone does: a smaller one is no
-# finding. And look along the row: where it gets worse from equal tokens to equal FLOPs and seconds, part of what a
-# method gained was bought with work that Standard did not do.
+# Two habits help in reading such rows. Hold a difference against `sd`, how far seeds scatter within a row:
+# differences are paired and have a spread of their own (chapter 13), but one that is smaller than that scatter is,
+# with three seeds, a hint at most. And look along the row: where it gets worse from equal tokens to equal FLOPs and
+# seconds, part of what a method gained was bought with work that Standard did not do.
 #
 # ## What we found, and what it does not show
 #
 # * Four wide streams, each a few lines: two mix $n$ copies at every event, one mixes slots of any fraction of the
 #   width, one reads and writes a single wide stream by plain matrices, group by group.
-# * Hyper-Connections, mHC and VWN start as the standard model. HiRes does not, and need not.
+# * The layers of an untrained Hyper-Connections, mHC or VWN model read what those of the standard model read (mHC up to
+#   a factor that norms divide out; behind VWN the head sees it centred). Those of HiRes do not, and need not.
 # * A product of free mixings can grow without bound, one of doubly stochastic ones never does. Started at $S = I$ it
 #   forgets instead: 0.475 stays, and after a handful of events the streams are one.
-# * The price of HiRes is $(D/d)/(6g)$ of the stack. Below a few layers a group it can eat the whole gain.
+# * The maps of HiRes cost $(D/d)/(6g)$ of a deep stack. Below a few layers a group they can eat a whole gain of 1.30 in
+#   steps.
 #
 # What it does not show: whether a wider stream *pays* at the sizes that matter. The article reports 1.30× FLOPs
 # efficiency from a fitted scaling law, a training loss lower by 0.0208 and 1.14 points more downstream with OLMoE-1B-7B
@@ -643,13 +659,14 @@ for layers in comparison.DEPTHS:
 # </details>
 #
 # ### Exercise 17.4 · Spend less than two percent
-# *Easy, 10 minutes.* You have 24 layers and want $D = 2d$ for less than 2 % more weights in the stack. How long must
-# the groups be? What is lost on the way?
+# *Easy, 10 minutes.* You have 24 layers and want $D = 2d$ for less than 2 % more weights in the stack, counting just
+# the two maps of each group. How long must the groups be? What is lost on the way?
 #
 # <details><summary>Answer</summary>
 #
 # $2/(6g) < 0.02$ asks for $g > 16.7$. Of the divisors of 24 only 24 is left: one group, a single read and a single
-# write. Then nothing ever reads the wide stream again but the head, and the width does nothing between layers.
+# write. Then nothing ever reads the wide stream again but the head, and the width does nothing between layers. (With
+# the input map and the last read counted too, even one group costs $8d^2/288d^2 = 2.8\,\%$.)
 #
 # ```python
 # assert [g for g in (1, 2, 3, 4, 6, 8, 12, 24) if 2 / (6 * g) < 0.02] == [24]

@@ -92,10 +92,11 @@ table = pd.DataFrame(
 print(table.round(1).rename_axis("g", axis=0).rename_axis("% at D/d =", axis=1))
 
 # %% [markdown]
-# Our layers are a little wider: SwiGLU with `ff` $= 4d$ has three matrices, so a layer has $16d^2$. There are also two
-# more maps, into the outer stream and out of it. On the other side attention scores and the head cost the same in both,
-# and dilute the overhead. What is left, for our sizes, is counted twice: by torch, product by product, and by the
-# formula $6\,BT\,(2J + 2)\,dD$ for $J$ groups, where 6 is two FLOPs a weight, once forward and twice backward.
+# Our layers are heavier by a third: SwiGLU with `ff` $= 4d$ has three matrices, so a layer has $16d^2$. There are
+# also two more maps, into the outer stream and out of it. On the other side attention scores and the head cost the
+# same in both, and dilute the overhead. What is left, for our sizes, is counted twice: by torch, product by product,
+# and by the formula $6\,BT\,(2J + 2)\,dD$ for $J$ groups, where 6 is two FLOPs a weight, once forward and twice
+# backward.
 
 # %%
 tokens = torch.zeros(8, 129, dtype=torch.long)  # 8 sequences of 128 tokens, and the last target
@@ -114,8 +115,8 @@ for layers, width in ((8, 12), (8, 20), (8, 32), (12, 40), (16, 48)):
 print(pd.DataFrame(rows).round(3).to_string(index=False))
 
 # %% [markdown]
-# So the bill at home is 3 to 11 %, a little under the formula's $(D/d)/(6g)$. This is where the projections eat the
-# gain. If HiRes saved 23 % of the **steps**, a factor of 1.30, then in compute
+# So the bill at home is 3 to 11 %, between two fifths and two thirds of the formula's 8.3 and 16.7 %. This is where the
+# projections eat the gain. If HiRes saved 23 % of the **steps**, a factor of 1.30, then in compute
 
 # %%
 for ratio, size in ((2, 4), (4, 4), (2, 1), (4, 1)):
@@ -173,8 +174,10 @@ for arm, found in ratios.items():
 
 # %% [markdown]
 # A ratio above 1 means that HiRes got there with less. Read the columns `steps` and `flops` first (`low` and `high`
-# come in a moment). **Every one of them is below 1**, in compute and, where the projections are free, in steps as well.
-# So at these sizes and budgets we see no saving. The wider stream, $D = 4d$, does worse than the narrower.
+# come in a moment). **Every one of them is below 1**, in compute and, where the projections are free, in steps as
+# well. So at these sizes and budgets we see no saving. The wider stream, $D = 4d$, does worse than the narrower. (At
+# 8 × 32 the last loss of $D = 2d$ is below Standard's, by 0.01 nats and on one seed; at the loss compared here, 10 %
+# higher, it was behind.)
 
 # %%
 for arm in arms:
@@ -259,8 +262,8 @@ print(pd.DataFrame(ahead, index=pd.Index(levels, name="loss / lowest")).round(3)
 assert ahead[arms[0]][-1] - ahead[arms[0]][0] > 0.04 > abs(ahead[arms[1]][-1] - ahead[arms[1]][0])
 
 # %% [markdown]
-# With $D = 2d$ the ratio creeps up as training goes on, by less than the intervals are wide; with $D = 4d$ it doesn't
-# move. A hint at most, and a reason to want longer runs.
+# With $D = 2d$ the ratio creeps up as training goes on, by less than the intervals are wide; with $D = 4d$ it dips and
+# comes back. A hint at most, and a reason to want longer runs.
 #
 # ## The envelope
 #
@@ -374,16 +377,20 @@ for arm in arms:
     print("   floors and exponents:", *(f"{law.c:.2f}, {law.alpha:.2f};" for law in one.laws))
     low, high = interval.loc["one"]
     print(f"   drawing points: {naive[0]:.2f} to {naive[1]:.2f}; drawing runs: {low:.2f} to {high:.2f}")
-    assert high - low > 3 * (naive[1] - naive[0]) and abs(one.ratio(loss) / one.direct(loss) - 1) < 0.05
+    assert high - low > 10 * (naive[1] - naive[0]) and abs(one.ratio(loss) / one.direct(loss) - 1) < 0.05
 
 # %% [markdown]
 # Inside the range the three versions agree within a few percent, so nothing hangs on the form of the law; but look at
 # the floors and exponents behind them, which have little in common. Divide such laws at a loss that neither has
-# reached, and the quotient is anything. And the interval from points is several times narrower than the one from runs.
+# reached, and the quotient is anything. And the interval from points is tens of times narrower than the one from runs.
 # An "efficiency" with three digits is easy to get.
 #
 # What does **neither** interval cover? The choice of sizes and of the learning rate (one for all arms of a size, found
 # on Standard), the order of the data, the text, the form of the law, and everything outside the range.
+
+# Left, thin: the curve of each size; thick: the part of each envelope that is to be trusted, and through it, thin and
+# smooth, the fitted law, which goes on to where nothing holds it. Right: the ratios of "Size by size", with their
+# intervals.
 
 # %%
 plots.show(*pictures_scaling.scaling())
@@ -391,9 +398,9 @@ plots.show(*pictures_scaling.scaling())
 # %% [markdown]
 # ## Size and data apart
 #
-# The article's form is $L = a N^{-\alpha} + b D^{-\beta} + c$, over parameters $N$ and tokens $D$. It needs no
-# envelope: every point of every curve counts, here from step 300 on, so all our compute goes into it. It has five
-# unknowns. Do our points determine them? Leave one size out, and see what moves.
+# The article's form is $L = a N^{-\alpha} + b T^{-\beta} + c$, over parameters $N$ and tokens $T$ (it writes $D$, which
+# is taken here). It needs no envelope: every point of every curve counts, here from step 300 on. It has five unknowns.
+# Do our points determine them? Leave one size out, and see what moves.
 
 # %%
 later = points[(points["step"] >= 300) & (points["arm"] == "standard")]
@@ -407,14 +414,14 @@ forms = pd.DataFrame(rows, columns=["without", "α (size)", "β (data)", "floor 
 print(forms.round(2).to_string(index=False))
 
 # %% [markdown]
-# Not well. One size more or less moves the floor by more than a tenth of a nat and the exponent of size by a third, and
-# the form is off by two percent of the loss. A ratio of compute of 0.9 is worth just that, $0.2\,\log(1/0.9) = 2\,\%$
-# of loss: what we look for is as large as the error of the form. So we don't divide two such laws. (The early part of a
-# curve, where a model learns which letters are common, isn't a power of anything; with longer runs one could leave more
-# of it out.)
+# Not well. Leaving out one size or another makes floors that lie up to 0.16 nats apart, and moves the exponent of
+# size by up to a third; and the form is off by two percent of the loss. A ratio of compute of 0.9 is worth just that,
+# $0.2\,\log(1/0.9) = 2\,\%$ of loss: what we look for is as large as the error of the form. So we don't divide two
+# such laws. (The early part of a curve, where a model learns which letters are common, isn't a power of anything;
+# with longer runs one could leave more of it out.)
 
 # %%
-assert np.ptp(forms["floor c"]) > 0.1 and np.ptp(forms["α (size)"]) > forms["α (size)"].iloc[0] / 3
+assert 0.1 < np.ptp(forms["floor c"]) < 0.17 and np.ptp(forms["α (size)"]) > forms["α (size)"].iloc[0] / 3
 assert 1.5 < forms["off by %"].iloc[0] < 2.5
 
 # %% [markdown]
@@ -430,7 +437,7 @@ assert 1.5 < forms["off by %"].iloc[0] < 2.5
 # * The envelope, which a scaling law is about, ends where a curve was cut that was still the best. For our grid that is
 #   after a factor of less than four in compute, in the smallest size. A fit through it leaves the floor anywhere
 #   between 0 and 1.5.
-# * Drawing points again instead of runs gives intervals that are several times too narrow.
+# * Drawing points again instead of runs gave intervals that were more than ten times too narrow.
 
 # %%
 assert [round(x, 2) for x in (twice.flops, twice.low, twice.high)] == [0.86, 0.72, 1.01]
@@ -439,9 +446,8 @@ assert [round(x, 2) for x in (four.flops, four.low, four.high)] == [0.69, 0.59, 
 # %% [markdown]
 # ## What it doesn't show
 #
-# * It doesn't contradict the article. Its models are larger by three to five orders of magnitude and are trained for
-#   longer; ours are a few layers wide and see one or two million characters, all of it in the steep, early part of
-#   training.
+# * It doesn't contradict the article. The one model whose size it gives has billions of parameters; ours are 12 to 48
+#   channels wide and see 0.7 to 2.3 million characters, all of it in the steep, early part of training.
 # * One learning rate serves all arms of a size. It was found on Standard, and a better one for HiRes could move the
 #   ratio by as much as we measure. Project 6 of chapter 20 is about that.
 # * Our HiRes is a reading of an article that leaves much open: where the stream begins, how the maps start, what is

@@ -168,7 +168,7 @@ if len(runs):
 # **The question.** HiRes widens what is carried *between* groups of layers; inside, it keeps the plain sum. HAARES
 # changes what is read *inside* and keeps the width. Do their gains add up, or are both cures for the same ill?
 #
-# **Why it matters.** If a wide stream already stops what a sum forgets, routing has nothing left to do, and the other
+# **Why it matters.** If a wide stream already keeps what a sum forgets, routing has nothing left to do, and the other
 # way round. Inside a group of four layers there are only eight events, so the router has few sources and is cheap.
 #
 # **The starting point.** HiRes with another residual inside each group: any scheme with four verbs can stand there.
@@ -245,9 +245,10 @@ seeds = [42, 123, 2026, 1, 2, 3]
 # %% [markdown]
 # **What would count as an answer.** Four arms make a two-by-two table: with or without the wide stream, with or without
 # routing. The number to report is the *interaction*, (both − HiRes) − (HAARES − Standard), seed by seed, with its
-# interval over at least six seeds. Near zero: the gains add up. Positive: they share. State the compute of each arm
-# beside it (chapter 19). **Beware** of the readout: a group's router reads out a softmax mixture, not a sum, so what
-# goes into the outer stream is smaller; the outer norm makes up for it, but the learning rate that suits may differ.
+# interval over at least six seeds. Near zero: the gains add up. Positive: they share. Negative: they help each other.
+# State the compute of each arm beside it (chapter 19). **Beware** of the readout: a group's router reads out a softmax
+# mixture, not a sum, so what goes into the outer stream is smaller beside what is there already. The outer norm fixes
+# the size of the sum, not this share; $W_j$ has to learn it, and the learning rate that suits may differ.
 #
 # ## Project 2 · A deeper Haar tree over depth
 #
@@ -257,8 +258,9 @@ seeds = [42, 123, 2026, 1, 2, 3]
 # transform goes on: differences inside each half, inside each quarter, down to single events. How deep is worth it?
 #
 # **Why it matters.** With all levels, a block of $2^K$ parts becomes $2^K$ sources from which every part can be
-# recovered exactly: nothing is forgotten, as with full Attention Residuals, but in another basis, sorted from coarse
-# to fine. One can then spend sources where they help, for instance deeper trees in later blocks.
+# recovered exactly. If a part is one event, nothing is forgotten, as with full Attention Residuals, but in another
+# basis, sorted from coarse to fine. One can then spend sources where they help, for instance deeper trees in later
+# blocks. (The router below matches each detail to the sum, as HAARES does; to go back one needs the factors as well.)
 #
 # **The starting point.** The transform of the totals of $2^K$ parts, and its inverse. By hand, for four parts
 # $(4, 2, 7, 1)$: the sum is 14, the first difference $6 - 8 = -2$, the second ones $4 - 2 = 2$ and $7 - 1 = 6$. Back:
@@ -536,8 +538,8 @@ seeds = [42, 123, 2026, 1, 2, 3, 4, 5]
 # **The question.** One number per read says how much its details are favoured, all of them alike. Should an old detail
 # be treated as a fresh one is?
 #
-# **Why it matters.** It is the cheapest change one can think of, a few dozen numbers, and it tells *which* details are
-# read: the learned biases are a map of age against depth.
+# **Why it matters.** It is the cheapest change one can think of, 384 numbers in place of 96 at 48 layers and four
+# blocks, and it tells *which* details are read: the learned biases are a map of age against depth.
 #
 # **The starting point.** The bias gets a second index, the block of the detail. **Equal biases in a row are HAARES.**
 
@@ -561,6 +563,16 @@ tokens = torch.randint(64, (2, 12), generator=torch.Generator().manual_seed(3))
 torch.testing.assert_close(ours(tokens), theirs(tokens), rtol=1e-9, atol=1e-11)
 print("equal biases in a row: HAARES")
 report("bias per source", blocks=3)
+grid = plan("""
+[[arm]]
+name = "haares"
+scheme = "haares"
+seeds = [42, 123, 2026, 1, 2, 3]
+[[arm]]
+name = "bias per source"
+scheme = "bias per source"
+seeds = [42, 123, 2026, 1, 2, 3]
+""")
 
 # %% [markdown]
 # A bias of a block that an event can never see has no gradient, for ever: those above the diagonal of the map.
@@ -576,7 +588,7 @@ report("bias per source", blocks=3)
 # that fair? HiRes has norms between its groups, and streams with norms often like other rates.
 #
 # **Why it matters.** A comparison at one rate measures two things at once: the method, and how well the rate suits it.
-# Most claims of a few percent in compute are within what a better rate gives to either side.
+# A few percent in compute may well be within what a better rate gives to either side.
 #
 # **The starting point** runs as it is: the schemes are in the package, and at eight layers a run takes about a minute.
 
@@ -645,11 +657,11 @@ seeds = [42, 123, 2026]
 grid = plan(three, common=LARGE)
 
 # %% [markdown]
-# The hours are arithmetic, no measurement: what the products alone would take at that speed. The paper's own runs took
-# about four hours on their GPU (its Table 14).
+# The hours are arithmetic, no measurement: what the products alone would take at that speed. The paper puts a run of
+# Block at about four hours on its GPU (Table 14). Its text is OpenWebText in float32, ours TinyStories in bfloat16.
 #
 # **What would count as an answer.** The paired difference *as a function of tokens*, at each evaluation, with its
-# spread, for 12 and 48 layers. A line that is still moving at the end is an answer too: "not yet".
+# spread; at 12 layers too, if it is there at 48. A line that is still moving at the end is an answer too: "not yet".
 #
 # ## What we found, and what it doesn't show
 #

@@ -12,7 +12,6 @@ one place where the numbers of the HAARES paper (arXiv 2606.06564) are kept.
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit  # the inverse of Student's t distribution
 
-from .checkpoints import write_whole
 from .experiments import GridError, read_curve, read_grid, read_runs, recorded
 from .model import scheme_options
 
@@ -281,6 +279,11 @@ def step_ratio(scheme: str, baseline: str, layers: int, table: pd.DataFrame | No
     return float(ratios[scheme] / ratios[baseline])
 
 
+def signed(x: float, digits: int = 4) -> str:
+    """A difference as print has it, with a true minus sign."""
+    return f"{x:+.{digits}f}".replace("-", "−")
+
+
 # ------------------------------------------------------------------------------------------------ beside the paper
 
 
@@ -327,7 +330,8 @@ COMPARISONS = (
     *(Comparison("haares", blocks=blocks, table=11) for blocks in (6, 8)),
     *(Comparison("haares", layers=layers, table=10, corpus="TinyStories") for layers in (12, 24)),
     *(Comparison("block", "standard", layers=layers, table=None) for layers in (12, 24)),
-    *(Comparison(name, "standard", table=None) for name in ("attnres", "rezero", "layerscale")),
+    Comparison("attnres", "standard", table=None),
+    *(Comparison(name, "standard", n, table=None) for name in ("rezero", "layerscale") for n in (12, 24, 48)),
     Comparison("phase", table=None),
 )
 """What the book compares. The first six kinds are the paper's; rows without a table of its own show ours alone."""
@@ -348,49 +352,3 @@ def beside_the_paper(records: Records, base: Mapping[str, Any], measure: str = "
         found.append({**asdict(c), "n": d.n, "mean": d.mean, "sd": d.sd, "low": low, "high": high, "paper": theirs,
                       "same_side": side})  # fmt: skip
     return pd.DataFrame(found).astype({"table": "Int64"})
-
-
-# ------------------------------------------------------------------------------------------------ the README's table
-
-BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.DOTALL)
-
-
-def signed(x: float, digits: int = 4) -> str:
-    """A difference as print has it, with a true minus sign."""
-    return f"{x:+.{digits}f}".replace("-", "−")
-
-
-def results_table(records: Records, base: Mapping[str, Any]) -> str:
-    """The table of the README in markdown, made from the store alone."""
-    million = records.tokens(base) / 1e6
-    lines = [
-        f"Best validation loss, arm − baseline, nats per {unit(base)}, paired by seed; negative: the arm is better.",
-        f"Ours: width {base['width']}, {million:.1f} million tokens of {corpus_name(base)}; sd is the sample standard",
-        "deviation over seeds, and only six or more seeds get an interval. The paper's (arXiv 2606.06564): means, of",
-        "larger models and far larger budgets.",
-        "",
-        "| arm − baseline | layers | blocks | difference | sd | seeds | the paper's | seeds on its side |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for (_, row), c in zip(beside_the_paper(records, base).iterrows(), COMPARISONS, strict=True):
-        if row["n"] == 0 and c.table is None:
-            continue  # an extra of ours that nobody has run yet
-        names = f"{ARMS[c.arm].label} − {ARMS[c.baseline].label}"
-        ours = signed(row["mean"]) if row["n"] else "not recorded"
-        if not math.isnan(row["low"]):
-            ours += f" (95 %: {signed(row['low'])} to {signed(row['high'])})"
-        spread = f"{row['sd']:.4f}" if row["n"] > 1 else ""
-        theirs = f"{signed(row['paper'])} (Table {c.table}, {c.corpus})" if c.table else ""
-        side = f"{row['same_side']} of {row['n']}" if c.table and row["n"] else ""
-        cells = (names, c.layers, c.blocks, ours, spread, row["n"] or "", theirs, side)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
-
-
-def write_results(table: str, readme: Path) -> bool:
-    """Put the table between the marks `<!-- results -->` and `<!-- /results -->` of a file; False if it has none."""
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    if not BLOCK.search(text):
-        return False
-    write_whole(readme, lambda path: path.write_text(BLOCK.sub(lambda _: table, text), encoding="utf-8"))
-    return True

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import tyro
 
-from . import bench, bench_read, findings, profiles
+from . import bench, bench_read, findings, profiles, results
 from .experiments import STORE, GridError, grid_names, missing, read_grid, run_grid, seconds_ahead, select
 from .ngrams import record_ngrams
 
@@ -43,9 +43,9 @@ class Ablate:
     def __call__(self) -> None:
         grid = select(read_grid(self.grid), self.only)
         if self.table:
-            table = findings.results_table(findings.read(self.store), findings.setting(self.grid))
+            table = results.results_table(findings.read(self.store), findings.setting(self.grid))
             print(table)
-            if findings.write_results(table, README):
+            if results.write_results(table, README):
                 print(f"The same table is in {README} now.")
             return
         if self.ngrams:

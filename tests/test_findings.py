@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from stores import SETTING, put
 
-from minihaares import cli, experiments, findings
+from minihaares import cli, experiments, findings, results
 from minihaares.experiments import GridError
 from minihaares.findings import Difference, area, arm, first_attainment, identity
 from minihaares.model import ConfigError
@@ -266,7 +266,7 @@ def test_our_numbers_beside_the_papers(wide):
 
 
 def test_the_table_shows_what_is_recorded_and_what_is_not(wide):
-    lines = findings.results_table(findings.read(wide), SETTING).splitlines()
+    lines = results.results_table(findings.read(wide), SETTING).splitlines()
     assert "Ours: width 32, 0.0 million tokens of TinyStories" in lines[1] and "per character" in lines[0]
     [row] = [line for line in lines if line.startswith("| HAARES − Block AttnRes | 48 | 4 |")]
     assert row == (
@@ -280,6 +280,29 @@ def test_the_table_shows_what_is_recorded_and_what_is_not(wide):
     [row] = [line for line in lines if line.startswith("| random sign − Block")]
     assert row == "| random sign − Block AttnRes | 48 | 4 | not recorded |  |  | +0.0003 (Table 12, OpenWebText) |  |"
     assert not [line for line in lines if "ReZero" in line]
+
+
+def test_other_settings_stand_below_in_bits_per_byte(wide):
+    assert "In other settings" not in results.results_table(findings.read(wide), SETTING)
+    for seed, (ours, theirs) in enumerate([(1.4, 1.5), (1.6, 1.4)], start=1):
+        put(wide, "haares", seed, [5.0, ours], lr=3e-3, layers=24)
+        put(wide, "block", seed, [5.0, theirs], lr=3e-3, layers=24)
+    put(wide, "standard", 2, [5.0, 1.75], lr=3e-3, layers=24)
+    put(wide, "haares", 1, [5.0, 2.0], tokenizer="bpe")
+    put(wide, "block", 1, [5.0, 3.0], tokenizer="bpe")
+    put(wide, "block", 1, [5.0, 3.0], corpus="stories")  # nothing to compare with
+    records = findings.read(wide)
+    bits = records.values(arm("haares"), {**SETTING, "tokenizer": "bpe"}, "bits")[1] / 2.0  # bits per byte of a nat
+    rows = results.elsewhere(records, SETTING)
+    assert list(rows["text"]) == ["TinyStories, characters", "TinyStories, BPE"] and list(rows["layers"]) == [24, 48]
+    assert rows["haares mean"].to_list() == pytest.approx([0.05 * bits, -bits])
+    assert rows["block mean"][0] == pytest.approx(-0.35 * bits) and rows["block n"].to_list() == [1, 0]
+    last = results.results_table(records, SETTING).splitlines()[-2:]
+    spread = 0.15 * math.sqrt(2) * bits
+    assert last[0].endswith(
+        f"| 24 | 0.0 M | 0.003 | +{0.05 * bits:.4f} ± {spread:.4f} (2) | −{0.35 * bits:.4f} (1) |"
+    )
+    assert last[1].endswith(f"| −{bits:.4f} (1) |  |")
 
 
 README = "# A title\n\n<!-- results -->\nold\n| a |\n<!-- /results -->\n\nAfter.\n"
@@ -296,7 +319,7 @@ def test_the_command_prints_the_table_and_puts_it_into_the_readme(tmp_path, monk
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
     assert cli.main(["ablate", "--table", "--store", "store"]) == 0
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
-    table = findings.results_table(findings.read(tmp_path / "store"), base)
+    table = results.results_table(findings.read(tmp_path / "store"), base)
     assert text == README.replace("old\n| a |\n", table) and "README" in capsys.readouterr().out
     assert cli.main(["ablate", "--table", "--store", "store"]) == 0
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
@@ -307,9 +330,9 @@ def test_the_command_prints_the_table_and_puts_it_into_the_readme(tmp_path, monk
 
 def test_the_readme_holds_what_the_store_gives():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = findings.BLOCK.search(readme)
+    found = results.BLOCK.search(readme)
     if not found:
         pytest.skip("README.md has no place for the table")
-    assert found.group(0) == findings.results_table(findings.read(), findings.setting("headline")), (
+    assert found.group(0) == results.results_table(findings.read(), findings.setting("headline")), (
         "run `minihaares ablate --table`"
     )
