@@ -122,7 +122,7 @@ class Hyper:
         return torch.stack([embedding] * self.n, dim=-2)  # [B, T, n, d]
 
     def weights(self, H, event):  # [B, T, n, n + 2]: one column to read, n to mix, one to write
-        s = self.p.scale[event][[0] * (self.n + 1) + [1]]
+        s = self.p.scale[event][[0] * (self.n + 1) + [1]]  # one to read and to mix with, one to write with
         return self.p.static[event] + s * torch.tanh(unit(H) @ self.p.dynamic_map[event])
 
     def read(self, H, event):

@@ -561,7 +561,11 @@ weights["residual.detail_bias"] = weights["residual.detail_bias"][:, None].expan
 ours.load_state_dict(weights)
 tokens = torch.randint(64, (2, 12), generator=torch.Generator().manual_seed(3))
 torch.testing.assert_close(ours(tokens), theirs(tokens), rtol=1e-9, atol=1e-11)
-print("equal biases in a row: HAARES")
+rows, single = (
+    torch.autograd.grad(model(tokens).square().sum(), model.residual.detail_bias)[0] for model in (ours, theirs)
+)
+torch.testing.assert_close(rows.sum(1), single, rtol=1e-9, atol=1e-11)
+print("equal biases in a row: HAARES, and the gradients of a row add up to that of its one bias")
 report("bias per source", blocks=3)
 grid = plan("""
 [[arm]]
@@ -667,7 +671,7 @@ grid = plan(three, common=LARGE)
 #
 # * Each of the new schemes is a small class behind four verbs, and each **contains a known scheme**: the mixed HiRes
 #   contains HiRes, the tree contains Block Attention Residuals and HAARES, the learned split and the bias per source
-#   contain HAARES. Those equalities hold in outputs, and for the first three in gradients too.
+#   contain HAARES. Those equalities hold in outputs and in gradients.
 # * A Haar tree of $K$ levels turns $2^K$ parts of a block into $2^K$ sources and loses nothing: the inverse is exact.
 # * All of them are causal, agree with their cache, and learn in sixty steps. **That doesn't say which is better.**
 #   Sixty steps of a six-layer model of width 16 rank nothing; we draw no conclusion from the losses printed above.

@@ -327,6 +327,7 @@ COMPARISONS = (
     *(Comparison(name) for name in ("duplicate", "random sign", "no match", "bias 0", "bias -2", "bias -4")),
     Comparison("haares", "duplicate"),
     Comparison("haares", "no match"),
+    Comparison("haares", "bias -2", table=None),
     *(Comparison("haares", blocks=blocks, table=11) for blocks in (6, 8)),
     *(Comparison("haares", layers=layers, table=10, corpus="TinyStories") for layers in (12, 24)),
     *(Comparison("block", "standard", layers=layers, table=None) for layers in (12, 24)),
