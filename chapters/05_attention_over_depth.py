@@ -82,7 +82,7 @@ assert torch.allclose(mixture((e, u1, u2), query, 1), torch.tensor([13 / 7, 5 / 
 # ## Full Attention Residuals
 #
 # The state is the list of sources. It begins with the embedding; every event adds what it made; every event, and the
-# head at the end, has its own query and its own gain for the key norm.
+# head at the end, has its own query and its own gain for the norm inside the score (the *key norm*).
 
 # %%
 class Full:
@@ -106,8 +106,7 @@ class Full:
 
 
 # %% [markdown]
-# The loop is that of chapter 04, and so is the comparison: the package's sublayers, our verbs, lively weights,
-# float64.
+# The loop is that of chapter 04, and so is the comparison: the package's sublayers, our verbs, shaken weights, float64.
 
 # %%
 def build(scheme, layers=3, shake=0.2, eps=1e-6, family="pocket", **options):
@@ -152,9 +151,9 @@ print("equal in", len(parameters), "parameter tensors")
 # %% [markdown]
 # ## Blocks
 #
-# Full routing keeps $2L + 1$ vectors for each token and reads up to that many at each event: at 48 layers, 97. The
-# block form cuts the events into $N$ contiguous blocks and *adds up* within a block, as a residual stream would. The
-# sources of a read are
+# Full routing keeps $2L + 1$ vectors for each token, at 48 layers 97; the last event reads 96 of them, the head all.
+# The block form cuts the events into $N$ contiguous blocks and *adds up* within a block, as a residual stream would.
+# The sources of a read are
 #
 # * the embedding, by itself;
 # * the sum of every finished block;
@@ -204,12 +203,12 @@ print("blocks of one event are full Attention Residuals")
 # %% [markdown]
 # ## Who reads what
 #
-# The verbs can tell how many sources each read sees. We run them on outputs that are mere placeholders, at the
-# paper's depth, and compare with its Table 3, which gives the mean number at 48 layers: 3.458 for $N = 4$ and 5.417
-# for $N = 8$.
+# The verbs can tell how many sources each read sees. We run them on outputs that are mere placeholders, at the depth
+# of the HAARES paper's models, and compare with Table 3 of that paper, which gives the mean number at 48 layers:
+# 3.458 for $N = 4$ and 5.417 for $N = 8$.
 
 # %%
-def counts(residual, events, begin=None):  # sources seen by each read; the last one is the readout
+def counts(residual, events):  # sources seen by each read; the last one is the readout
     nothing = torch.zeros(1)
     state, found = residual.begin(nothing), []
     for event in range(events):
@@ -304,12 +303,14 @@ print(f"Full, 12 layers of width 128, ε = 1e-6: {wider:.4f}")
 #
 # $$\mathrm{RMSNorm}(x) = x\,/\sqrt{\mathrm{RMS}(x)^2 + \epsilon}.$$
 #
-# An embedding has RMS $0.02$, its square is $4\cdot10^{-4}$. Divided by 96, the stream has a squared RMS of the order
-# of $10^{-7}$, below $\epsilon$: the norm no longer lifts it to size 1, and sublayers hear everything too softly. So
-# "zero queries start as a standard Transformer" is true on paper and false in the machine, here by as much as the
-# last column of the left half says. (In wider models outputs are larger, chapter 04, and the effect is smaller: see
-# the last line. It is still not zero.) What starts the same does not stay the same, of course: the first step moves
-# the queries, and the mixture turns away from the sum.
+# An embedding has RMS $0.02$, its square is $4\cdot10^{-4}$. To divide by 96 divides the square by 9,216: that makes
+# $4\cdot10^{-8}$ for the embedding alone, of the order of $10^{-7}$ with the outputs, and below $\epsilon$. The norm
+# no longer lifts it to size 1, and sublayers hear everything too softly. So "zero queries start as a standard
+# Transformer" is true on paper and false in the machine, here by as much as the last column of the left half says.
+# (In wider models outputs are larger, chapter 04, and the effect is smaller: see the last line. It is still not zero.
+# With blocks the divisor is at most $N + 1$ while the stream grows with depth, so there the effect shrinks.) What
+# starts the same does not stay the same, of course: the first step moves the queries, and the mixture turns away from
+# the sum.
 #
 # ## The query that never learns
 #
@@ -318,7 +319,7 @@ print(f"Full, 12 layers of width 128, ε = 1e-6: {wider:.4f}")
 # too, get none at the start, since a gain acts on the score only together with the query, which is zero.
 
 # %%
-for shake, when in ((0.0, "at the start"), (0.2, "with lively weights")):
+for shake, when in ((0.0, "at the start"), (0.2, "with shaken weights")):
     model = build("block", blocks=2, shake=shake)
     model(tokens).square().sum().backward()
     gradients = {name: p.grad.norm(dim=-1) for name, p in model.residual.named_parameters()}
@@ -418,7 +419,7 @@ print(f"finished sources fetched on one pass through 48 layers: {before} in one 
 
 # %%
 LAYERS, STEPS = 4, 200
-# Full size beside it: the paper trains 48 layers of width 512 for 30,000 steps of 16 × 512 tokens at a rate of 3e-4.
+# Full size beside it: the HAARES paper has 48 layers of width 512, and 30,000 steps of 16 × 512 tokens at 3e-4.
 
 
 @torch.no_grad()
@@ -484,11 +485,11 @@ plots.show(
 )
 
 # %% [markdown]
-# At the lower rate the model learns the stories quite well while its reads hardly leave the mean; at the higher rate
-# they differ clearly from the mean and from each other, and the losses are close. That is no paradox. AdamW
-# moves each number by about the learning rate in a step, and a query that starts at zero needs many steps to get long
-# enough to matter. The paper's runs have 30,000 of them. What routers prefer after real training, and why, is a
-# question for longer runs.
+# At the lower rate the model learns the stories quite well while its reads stay near the mean (no share moves by more
+# than a tenth); at the higher rate they differ clearly from the mean and from each other, and the losses are close.
+# That is no paradox. AdamW moves each number by about the learning rate in a step, and a query that starts at zero
+# needs many steps to get long enough to matter. The HAARES paper's runs have 30,000 of them. What routers prefer
+# after real training, and why, is a question for longer runs.
 
 # %%
 for _, shares in (*runs[RATES[0]], *runs[RATES[1]]):
@@ -533,11 +534,11 @@ for kind in (Block, InBlockOne, TwiceASource):
     assert (kind is Block) == (lively < 1e-12) == (start < 1e-12) == (round(sum(found[:-1]) / 96, 3) == 5.417)
 
 # %% [markdown]
-# Both versions run, train, and give logits that are off by a good part of their size from those of the definition.
-# What gives them away are two facts that cost nothing to check. The mean number of sources is no longer the published
+# Both versions run, and give logits that are off by a good part of their size from those of the definition. What
+# gives them away are two facts that cost nothing to check. The mean number of sources is no longer the published
 # 5.417. And with zero queries the read is not parallel to the standard sum any more: the embedding has double weight,
-# at every read, and no norm takes that out. (Two equal sources act like one whose score is higher by $\log 2$;
-# chapter 10 is about that.)
+# at every read after the first, and no norm takes that out. (Two equal sources act like one whose score is higher by
+# $\log 2$; chapter 10 is about that.)
 #
 # ## What we found
 #
@@ -547,10 +548,11 @@ for kind in (Block, InBlockOne, TwiceASource):
 # * A block's sum is a source from its second event on; the embedding is a source by itself. Block routing with
 #   $N = 8$ at 48 layers reads 5.4 sources on average, full routing 48.5.
 # * Zero queries give the mean, which is the standard sum divided by the number of sources. The norm behind the read
-#   makes that the same function, but for its $\epsilon$, which in a deep, narrow model is not a small matter.
+#   makes that the same function, but for its $\epsilon$, which for full routing in a deep, narrow model is not a
+#   small matter.
 # * The first query has no effect and no gradient, exactly; key gains get none at the first step.
 # * Reads of a block can be made ahead over finished sources and joined with the active one exactly.
-# * Trained reads leave the mean as far as their queries have grown, which takes steps or a high learning rate.
+# * After 200 steps reads have moved away from the mean, further at the higher learning rate.
 #
 # ## What this does not show
 #

@@ -78,9 +78,9 @@ plots.show(
 # %% [markdown]
 # ## Ask the router itself
 #
-# `DepthRouter` is the package's read over depth. We make one with a single block of four events and a query that is
-# not zero, let the four blocks write into it, and look at what a later read gets: the embedding, which is the same for
-# all, and $C$. Nothing in the answer can depend on the block, whatever the query is.
+# `DepthRouter` is the package's read over depth. We make one with two blocks of four events and a query that is not
+# zero, let each of our four examples write into the first block, and look at what the next read gets: the embedding,
+# which is the same for all, and $C$. Nothing in the answer can depend on the block, whatever the query is.
 
 # %%
 config = ModelConfig(layers=4, width=2, heads=1)  # 8 events; the paper's medium model has 96 of width 512
@@ -212,9 +212,9 @@ for blocks_in_all in (1, 2, 4, 6, 8, 96):
 #
 # $$\sum_r |u_r|^2 \;=\; \frac{|C|^2}{m} \;+\; \sum_r \Big|u_r - \frac{C}{m}\Big|^2 .$$
 #
-# The first part is what $C$ tells, the second is what it hides. If the events of a block were independent draws, the
-# visible share would be $1/m$ on average; if all wrote the same vector, it would be 1; if the late ones took back what
-# the early ones did, it would be 0.
+# The first part is what $C$ tells, the second is what it hides. If the events of a block were independent draws
+# around zero, the visible share would be $1/m$ on average; if all wrote the same vector, it would be 1; if the late
+# ones took back what the early ones did, it would be 0.
 
 # %%
 def visible_share(outputs):  # [m, ..., d] -> a number

@@ -85,8 +85,8 @@ assert [claim.rhs for claim in recovery.statement[:2]] == list(recovered)
 recovery
 
 # %% [markdown]
-# **How little is that?** One extra vector of $d$ numbers, and it cannot be done with less. Two half totals have $2d$
-# free numbers, $C$ has $d$ of them, and no $d - 1$ further numbers can make up for $d$ missing ones.
+# **How little is that?** One extra vector of $d$ numbers, and no linear summary does it with less: two half totals
+# have $2d$ free numbers, and a matrix of $2d - 1$ rows has rank at most $2d - 1$.
 #
 # ## Made on the fly
 #
@@ -95,7 +95,8 @@ recovery
 # half. That this gives the right sums after *every* event $r$ is a small induction:
 #
 # * nothing written: the empty sum is 0, and so is that of the late half when it begins;
-# * if the sums are right after $r$ events, then one more write makes them right after $r + 1$: the two last lines.
+# * if the sums are right after $r$ events, then one more write makes them right after $r + 1$: the two last lines,
+#   one for $C$ (and for $D$ in the early half), one for $D$ in the late half.
 
 # %%
 algebra.online()
@@ -123,7 +124,7 @@ for m in (2, 5, 8):
     for r, (C, D) in enumerate(active_pairs(outputs), start=1):
         torch.testing.assert_close(C, outputs[:r].sum(0))
         torch.testing.assert_close(D, outputs[: min(r, k)].sum(0) - outputs[k:r].sum(0))
-print("equal: accumulators and sums, after every event")
+print("equal: accumulators and sums, after every event but the last")
 
 # %% [markdown]
 # During the early half the two accumulators are one and the same vector in two slots. Chapter 10 asks what that does.
@@ -171,8 +172,8 @@ algebra.null_space()
 # $4k\ell$ is not zero as soon as both halves have an event, so the rank is $2d$: **the pair forgets $(m-2)d$ of $md$
 # dimensions**, $d$ fewer than the sum. With $m = 2$ it forgets nothing. With $m = 1$ the late half is empty, both
 # rows are the same, and $D = C$ adds nothing. Note what the proof does *not* need: that the cut is in the middle. Any
-# cut gives the same count; any second row of signs does. The *middle* is a choice, and a fixed random pattern of
-# signs is the paper's control for it (its Table 12).
+# cut gives the same count; any second row that has both signs does. The *middle* is a choice, and a fixed random
+# pattern of signs is the paper's control for it (its Table 12).
 #
 # ## The pair as rotated coordinates
 #
@@ -229,8 +230,8 @@ haar
 #
 # With **unequal halves** two things change. $D$ is no longer orthogonal to $C$: it holds $(k - \ell)/m$ of it. A
 # block whose events all write the same vector $c$ has a detail of $(k-\ell)\,c$, not 0. And $\beta < \sqrt m$.
-# Recovery does not care, it never asked for orthogonality. The blocks of the paper ($m = 6$, $12$ and $24$) are all
-# even.
+# Recovery does not care, it never asked for orthogonality. The blocks of the paper ($m = 6$, $12$, $16$ and $24$) are
+# all even.
 
 # %%
 fig, panels = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True)
@@ -286,16 +287,18 @@ print(f"of {2 * width} dimensions of (C, D), {rank} are left in (C, matched D)")
 assert rank == 2 * width - 1
 
 # %% [markdown]
-# So exactness is a property of the *raw* pair. What a read makes of the matched one is the subject of chapter 09.
+# So exactness at every point is a property of the *raw* pair. What a read makes of the matched one is the subject of
+# chapter 09.
 #
 # ## What we found, and what it does not show
 #
-# * $(C, D)$ gives both half totals back, for every width: one vector of $d$ extra numbers, and fewer cannot do it.
-# * The pair is blind inside each half and sees exchanges across the middle, by $2(w - v)$. It forgets $(m-2)d$.
+# * $(C, D)$ gives both half totals back, for every width: one vector of $d$ extra numbers, and no fewer can do it
+#   linearly.
+# * The pair is blind inside each half and sees exchanges across the middle, by $2(u_j - u_i)$. It forgets $(m-2)d$.
 # * With equal halves it is Haar's coarsest pair times $\sqrt m$. With unequal ones the detail leans on the sum.
-# * The matched pair keeps $2d - 1$ of the $2d$ dimensions.
-# * It does **not** show that early against late is the contrast worth keeping. Every row of signs recovers as much.
-#   That order matters is an empirical claim (the paper's Table 12) that needs runs, not proofs.
+# * Where its scale is not clipped, the matched pair keeps $2d - 1$ of the $2d$ dimensions.
+# * It does **not** show that early against late is the contrast worth keeping. Every row with both signs recovers two
+#   totals as well. That order matters is an empirical claim (the paper's Table 12) that needs runs, not proofs.
 #
 # ## Exercises
 #
@@ -323,7 +326,7 @@ assert rank == 2 * width - 1
 #
 # ### Exercise 7.3 · A proof to complete: lengths
 #
-# *Medium, 15 minutes.* Show $|C|^2 + |D|^2 = 2(|E|^2 + |F|^2)$ for vectors of any width, and conclude: if the detail is
+# *Medium, 15 minutes.* Show $|C|^2 + |D|^2 = 2(|E|^2 + |F|^2)$ for vectors of any width, and also: if the detail is
 # zero, $|E| = |F|$. Is the converse true?
 #
 # <details><summary>Answer</summary>

@@ -6,7 +6,7 @@
 # and a pair keeps. But a model does not wait for a block to finish: events read *while* it fills. So the order of
 # things matters: what does each read see, when does the first contrast appear, how large is the detail that is handed
 # out? Here we follow one block event by event, build the whole forward pass, and hold it to the package. At the end
-# stands a page that lists everything the paper leaves open, and what we chose.
+# stands a page that lists the choices which the paper leaves to us, and what we chose.
 #
 # > **You will build** the accumulators of a block, RMS matching with its edge cases, and the complete HAARES read and
 # > write, equal to the package in outputs **and** gradients.
@@ -46,7 +46,7 @@ plots.use_style()
 # Let the outputs be the numbers 1, 2, 4 and 8. Sums of powers of two can be taken apart again, so at any time we can
 # tell who is in them. With $m = 4$, $k = 2$:
 #
-# | event $r$ | its read sees $(C, D)$ | it writes | and leaves $(C, D)$ |
+# | event $r$ | its read sees $(C, D)$, before scaling | it writes | and leaves $(C, D)$ |
 # |---|---|---|---|
 # | 1 | nothing of this block | $+1$ | $(1, 1)$ |
 # | 2 | $(1, 1)$ | $+2$ | $(3, 3)$ |
@@ -113,7 +113,8 @@ print("equal to ours, for m = 4 and m = 5")
 # %% [markdown]
 # Read the rows aloud. Before event 5, the second block holds nothing, and the read sees the embedding and the
 # finished pair $(15, -9)$. Before events 6 and 7 the new block's pair is there but holds two equal numbers. Before
-# event 8 it shows its first contrast, $(112, -16)$: 16 and 32 early, 64 late.
+# event 8 it shows its first contrast, $(112, -16)$: 16 and 32 early, 64 late. The last row is what is stored at the
+# end; the head leaves the two details out.
 #
 # ## The accumulators as a strip
 #
@@ -200,8 +201,9 @@ for name, blocks, slots, paper in (("HAARES, N = 4", 4, 2, 5.917), ("Block AttnR
 
 
 # %% [markdown]
-# And it would not be harmless. A vector of zeros has score 0 and takes its share of the softmax like any other: with
-# zero queries the very first read would not give the embedding but a fraction of it, the rest being zeros.
+# Would it do harm? Hardly. A vector of zeros has score 0 and takes its share of the softmax like any other: with zero
+# queries the very first read would give a fraction of the embedding, the rest being zeros. But a fraction points the
+# same way, and the norm behind the read takes it out again, but for its $\epsilon$ (chapter 05).
 #
 # ## How loud is a detail?
 #
@@ -248,7 +250,8 @@ for name, (C, D) in cases.items():
 # halves are equal, $D = 0$ stays 0. And through the early half, where $D = C$, the multiplier is a hair below 1,
 # because of the $\epsilon$: the second slot is *almost* a copy of the first.
 #
-# No gradient goes through $a$. So $\hat D$ depends on $D$ as if $a$ were a number, and on $C$ not at all.
+# No gradient goes through $a$. So for the gradient, $\hat D$ depends on $D$ as if $a$ were a number, and on $C$ not
+# at all.
 
 # %%
 for C, D in cases.values():
@@ -320,7 +323,7 @@ class Haares:
 
 
 # %% [markdown]
-# The loop and the comparison are those of chapters 04 and 05: the package's sublayers, our verbs, lively weights.
+# The loop and the comparison are those of chapters 04 and 05: the package's sublayers, our verbs, shaken weights.
 
 # %%
 def build(scheme="haares", layers=4, shake=0.2, eps=1e-6, **options):
@@ -378,9 +381,9 @@ print(f"each under 3 ways to read, in values and gradients; the last has {len(pa
 # %% [markdown]
 # The last three are ablations of the paper (a second slot that repeats $C$, random signs) and the detail of its first
 # version (attention minus MLP): other signs, same algorithm. The package has three ways to carry out a read. `plain`
-# is what the equations say, and what we built. `lean`, the default, keeps the two half totals instead of $C$ and $D$,
-# reads finished blocks ahead as in chapter 05, and has its backward pass written out; `recompute` also forgets the
-# mixtures and makes them again. The numbers are the same; chapter 12 is about the price.
+# is what the equations say, and what we built. `lean`, the default, keeps two half totals for the block under way
+# instead of $C$ and $D$, reads finished blocks ahead as in chapter 05, and has its backward pass written out;
+# `recompute` also forgets the mixtures and makes them again. The numbers are the same; chapter 12 is about the price.
 
 # %%
 logits = {}
@@ -417,7 +420,8 @@ for scheme in ("block", "haares"):
 # $\mathrm{RMS}(C)$ in the matching rule: a mean over what? The paper says that its record of the formula "does not
 # identify its reduction axes". Tensors are $[B, T, d]$, and a mean over everything, or over $T$ and $d$, gives one
 # number for a whole text: cheaper, smoother, and in code only a different argument. By hand: one channel, two tokens,
-# $C = (1, 1)$ and $D = (1, x)$, where $x$ belongs to the *second* token. Look at what the first token gets.
+# $C = (1, 1)$ and $D = (1, x)$, where $x$ belongs to the *second* token. Token by token, the first one's $a$ is
+# $1/1$. Over both tokens $\mathrm{RMS}(D) = \sqrt{(1 + x^2)/2}$, so with $x = 3$ it becomes $1/\sqrt5 = 0.447$.
 
 # %%
 C = vector(1, 1).view(1, 2, 1)  # [B, T, d]
@@ -490,9 +494,9 @@ assert leaks["batch"][0] > 1e-3 and leaks["batch"][2] > 1e-3
 # ## Exercises
 #
 # ### Exercise 8.1 · Who traded places?
-# *Easy, 5 minutes.* A block of $m = 6$ events writes 1, 2, 4, 8, 16, 32 in some order, and ends with
-# $(C, D) = (63, -41)$. Which events are in the early half? Which two outputs must trade places to get back to the
-# usual order, and what does that do to $D$?
+# *Easy, 5 minutes.* A block of $m = 6$ events writes 1, 2, 4, 8, 16, 32 in some order, and ends with $(C, D) = (63,
+# -41)$. Which outputs are in the early half? Which two must trade places so that both halves hold the usual ones, and
+# what does that do to $D$?
 #
 # <details><summary>Answer</summary>
 #
@@ -619,7 +623,7 @@ assert leaks["batch"][0] > 1e-3 and leaks["batch"][2] > 1e-3
 # ## What the paper leaves open
 #
 # The paper's code is not public, and its text is silent or brief about the points below. Each needs a choice before a
-# program runs. This is the complete list of ours. "How to change it" names the option: `RouterOptions` for the scheme
+# program runs. These are ours. "How to change it" names the option: `RouterOptions` for the scheme
 # (in `ModelConfig.options`, or on the command line), others as given. A dash means that there is no option, and why.
 #
 # | | open point | our default | how to change it |
@@ -635,13 +639,16 @@ assert leaks["batch"][0] > 1e-3 and leaks["batch"][2] > 1e-3
 # | 9 | the first version's phase | attention plus, MLP minus | `detail="phase"` |
 # | 10 | $2L$ not a multiple of $N$ | refused | `blocks=(5, 3)`: lengths |
 # | 11 | biases in the MLP | none | `ModelConfig.mlp_bias=True` |
-# | 12 | LayerScale between the depths given | up to 18, up to 24, beyond | `gate_init` |
+# | 12 | LayerScale between the depths given | 0.1 up to 18, $10^{-5}$ up to 24, $10^{-6}$ | `gate_init` |
 # | 13 | what a "line" of text is | a record of the corpus | `DataConfig.record` |
 # | 14 | the rest behind a record's last whole chunk | dropped; stories: padded | `DataConfig.remainder` |
 # | 15 | does the embedding decay? | yes, as a matrix | – |
 # | 16 | do methods share their starting weights? | the backbone's, for equal seeds | – |
 # | 17 | precision of scores and sums | float32, under autocast too | – |
 # | 18 | how a read is carried out | `lean` | `read="plain"`, `"recompute"` |
+# | 19 | unit and seed of a random validation split | records; 42 | – |
+# | 20 | text that a BPE tokenizer learns from | the training split | – |
+# | 21 | marks around a record | none; stories: begin and end | `DataConfig.frame` |
 #
 # Why these defaults:
 #
@@ -666,8 +673,12 @@ assert leaks["batch"][0] > 1e-3 and leaks["batch"][2] > 1e-3
 # 16. Then a pair of runs differs in the scheme alone.
 # 17. The paper is in float32 throughout. Under autocast, which it does not use, the routed part stays so.
 # 18. Equal numbers for less (chapter 12).
+# 19. A cut between records keeps a story on one side; 42 is the paper's data seed.
+# 20. Otherwise the tokenizer would have seen the validation text.
+# 21. A built-in story is a text by itself, and its floor has to know where it begins.
 #
-# The cell below fails if a default moves, and if an option appears that is neither the paper's nor on this list.
+# The cell below fails if one of these defaults moves, and if the router gets an option that is neither the paper's
+# nor on this list.
 
 # %%
 def defaults(settings):

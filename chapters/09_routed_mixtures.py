@@ -13,7 +13,7 @@
 # > **You will learn** why storing the same information in other coordinates makes another model, what "neither contains
 # > the other" takes to prove, and how a detail bias is trained.
 # >
-# > **You need** chapters 05 and 07, and derivatives.
+# > **You need** chapter 05 for the read, 07, and 08 for matching and the bias, and derivatives.
 # >
 # > **Runs in** about 20 seconds on 2 cores, without a network. Most of it trains a small model.
 
@@ -67,12 +67,12 @@ coefficients
 
 # %% [markdown]
 # The last two lines are worth a pause. Write $c_E$ and $c_F$ for the two coefficients. The difference of their
-# squares is $4\,a\,w_C w_D$, and no weight is negative. So **$|c_F| \le c_E$, always**: a read can turn the late half
-# around, but the early half is never subtracted, and never counts less than the late one does.
+# squares is $4\,a\,w_C w_D$, and neither weights nor $c_E$ are negative. So **$|c_F| \le c_E$, always**: a read can
+# turn the late half around, but the early half is never subtracted, and never counts less than the late one does.
 #
-# Does the code do the same? The package's lean read keeps half totals and never forms $D$; here it reads one active
-# pair beside a finished source, and we compare it with the plain mixture and with our coefficients, values and
-# gradients.
+# Does the code do the same? The package's lean read keeps half totals, and forms $C$ and $D$ for a moment only, to
+# score them (chapter 12); here it reads one active pair beside a finished source, and we compare it with the plain
+# mixture and with our coefficients, values and gradients.
 
 # %%
 halves = [torch.randn(1, 5, 8, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2)]
@@ -190,7 +190,7 @@ plots.show(
     fig,
     alt="A plane of two channels with arrows for the early half E, the late half F, their sum C, their difference D. "
     "The filled triangle between the origin, C and D is what the pair can put into a read, the dashed one between the "
-    "origin, E and F what two cumulative blocks can. They share a strip next to E and each has a part of its own.",
+    "origin, E and F what two cumulative blocks can. They share the triangle between the origin, E and half of C.",
 )
 
 # %% [markdown]
@@ -308,23 +308,26 @@ plots.show(
 )
 
 # %% [markdown]
-# At the start every query is zero, and all content scores with it: the weights are those of the bias alone, and every
-# point sits near one ray just below the diagonal. Training spreads them. In this model some reads do subtract. That it
-# is a habit of larger models, or a good one, a model that trained for seconds cannot tell.
+# At the start every query is zero, and all content scores with it: the weights are those of the bias alone, and a
+# point lies on the ray $c_F = \frac{1 - ae^{-2}}{1 + ae^{-2}}\,c_E$, of slope 0.76 where $a = 1$. Training spreads
+# them. In this model some reads do subtract. That it is a habit of larger models, or a good one, a model that trained
+# for seconds cannot tell.
 #
 # ## How such weights are learned
 #
-# The weights are a softmax, $w_s = e^{z_s}/\sum_t e^{z_t}$. Its Jacobian, for any number of slots $S$, and what a loss
-# sends back to a score if $G_s = g\cdot v_s$ is the gradient of the read against slot $s$:
+# The weights are a softmax, $w_s = e^{z_s}/\sum_t e^{z_t}$. Its Jacobian, for any number of slots $S$, and what a
+# loss sends back to a score, with $g$ the gradient of the read and $G_s = g\cdot v_s$:
 
 # %%
 algebra.softmax_jacobian()
 
 # %% [markdown]
-# A score is pushed up if its source agrees with the gradient *more than the read itself does*. The last line says
-# that these pushes add up to zero: what one slot wins, others lose. The detail bias $b$ stands in the scores of all
-# details of a read. Let $\mu$ be the weight they have together, $h_D$ their mixture by itself, $h_C$ that of the
-# other sources by themselves. Then the read is $h = h_C + \mu\,(h_D - h_C)$, and:
+# The gradient of a score is positive if its source points along $g$ *more than the read itself does*; a step of
+# descent then lowers the score. The last line says that these gradients add up to zero: what one slot wins, others
+# lose. The detail bias $b$ stands in the scores of all details of a read. Let $Z_D$ be the sum of $e^{\text{score}}$
+# over the details before the bias, $Z_C$ that over the other sources (with zero queries: how many there are), $\mu$
+# the weight that the details have together, $h_D$ their mixture by itself, $h_C$ that of the other sources by
+# themselves. Then the read is $h = h_C + \mu\,(h_D - h_C)$, and:
 
 # %%
 algebra.bias_limit()
@@ -333,8 +336,8 @@ algebra.bias_limit()
 # Three results in one:
 #
 # * **Gradient.** $\partial h/\partial b = \mu(1-\mu)(h_D - h_C)$. The bias is trained by how much better the details
-#   as a group are than the rest as a group, and not at all when $\mu$ is near 0: a detail that is switched off stays
-#   off.
+#   as a group are than the rest as a group, and hardly when $\mu$ is near 0: a detail that is nearly off sends its
+#   bias next to no gradient. (AdamW rescales gradients, so it may move all the same.)
 # * **Limit.** As $b\to-\infty$ the read tends to $h_C$, the read of Block Attention Residuals.
 # * **Finite $b$ is not the limit.** The paper starts at $b = -2$. With zero queries, five cumulative sources and four
 #   details, that is a weight of
@@ -344,11 +347,12 @@ share = algebra.bias_limit().forms["share"]
 Z_C, Z_D = sp.symbols("Z_C Z_D", positive=True)
 at_start = share.subs({Z_C: 5, Z_D: 4, algebra.b: -2})
 display(at_start)
-print(f"= {float(at_start):.4f} on the details, at the last read of a model with N = 4")
+print(f"= {float(at_start):.4f} on the details, at the last event of a model with N = 4; with one pair in the bank",
+      f"{float(share.subs({Z_C: 2, Z_D: 1, algebra.b: -2})):.4f}")  # fmt: skip
 
 # %% [markdown]
 # Masking the detail slots (`bias="masked"`), on the other hand, is Block Attention Residuals exactly, to the last
-# bit. So is a bias so low that $e^b$ is no longer a number; a bias of $-2$ is not.
+# bit. So is a bias so low that $e^b$ rounds to exactly 0; a bias of $-2$ is not.
 
 # %%
 tokens = ids[:CONTEXT][None]
@@ -395,7 +399,8 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 # * A read gives the halves $w_C \pm a w_D$. It reaches exactly $|c_F|\le c_E$, cut to the triangle
 #   $(0,0), (1,1), (a,-a)$ by the budget. Proved for all widths, weights and scales.
 # * Two cumulative half blocks reach the other triangle, $(0,0), (1,0), (0,1)$. Neither contains the other.
-# * Masked details, or $b\to-\infty$, give Block Attention Residuals; $b = -2$ gives 6 to 10 % of the weight to details.
+# * Masked details, or $b\to-\infty$, give Block Attention Residuals; with zero queries $b = -2$ gives the details 6 %
+#   of the weight (one pair in the bank) to 10 % (four).
 # * A bias learns in proportion to $\mu(1-\mu)$.
 # * All of this is about *one* read of *given* vectors. In training, the vectors change with the reads. And a set of
 #   reachable coefficients says nothing about which of them a score $q\cdot\mathrm{RMSNorm}(v)$ can hit for all tokens
@@ -420,8 +425,8 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 #
 # <details><summary>Answer</summary>
 #
-# $c_E - c_F = 2 a w_D \ge 0$ and $c_E + c_F = 2 w_C\ge 0$, so $c_F \le c_E$ and $-c_F\le c_E$. Equality on the right
-# edge means $w_D = 0$, the sum alone; on the other edge $w_C = 0$, the detail alone.
+# $c_E - c_F = 2 a w_D \ge 0$ and $c_E + c_F = 2 w_C\ge 0$, so $c_F \le c_E$ and $-c_F\le c_E$. On the upper edge,
+# $c_F = c_E$, $w_D = 0$: the sum alone; on the lower one, $c_F = -c_E$, $w_C = 0$: the detail alone.
 # </details>
 #
 # ### Exercise 9.3 · How much do the two share?
@@ -441,9 +446,9 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 #
 # <details><summary>Answer</summary>
 #
-# $c_E = w_C + a(w_+ - w_-)$ and $c_F = w_C - a(w_+ - w_-)$, and $w_+ - w_-$ can be any number. So
-# $c_E + c_F = 2w_C\ge 0$ is the only condition left: a half plane. Now the early half can be subtracted, too. The
-# reverse never holds: no nonnegative weights on $C, \pm\hat D$ subtract both halves at once.
+# $c_E = w_C + a(w_+ - w_-)$ and $c_F = w_C - a(w_+ - w_-)$, and $w_+ - w_-$ can be any number. So $c_E + c_F =
+# 2w_C\ge 0$ is the only condition left: a half plane. Now the early half can be subtracted, too, but never both
+# halves at once: that would need $c_E + c_F < 0$.
 # </details>
 #
 # ### Exercise 9.5 · A proof to complete: the fastest bias
@@ -454,7 +459,7 @@ print(f"autograd {probe.detail_bias.grad[site].item():.6f}, formula {by_formula.
 # <details><summary>Answer</summary>
 #
 # $\tfrac14 - \mu(1-\mu) = (\mu - \tfrac12)^2\ge 0$. $\mu = \tfrac12$ means $e^b Z_D = Z_C$: $b = \log(Z_C/Z_D)$.
-# There $h - h_C = \tfrac12(h_D - h_C)$. With zero queries at the last read for $N = 4$ that is
+# There $h - h_C = \tfrac12(h_D - h_C)$. With zero queries at the last event for $N = 4$ that is
 # $b = \log\tfrac54\approx 0.22$: the paper's start at $-2$ is on the slow side of the slope.
 # </details>
 

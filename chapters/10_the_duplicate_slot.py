@@ -13,7 +13,7 @@
 # > **You will learn** that a softmax counts slots, that an empty slot is not a missing one, and how to tell a
 # > reweighting from a new direction.
 # >
-# > **You need** chapter 05 for the read, chapter 09 for the bias. Logarithms.
+# > **You need** chapter 05 for the read, chapter 08 for matching and the bias, 09. Logarithms.
 # >
 # > **Runs in** about 6 seconds on 2 cores, without a network.
 
@@ -76,7 +76,12 @@ algebra.duplicate_slot()
 # * At $b = 0$ a copy is worth $\log 2 \approx 0.693$, at the paper's start, $b = -2$, it is worth $0.127$.
 # * The lift is always positive and falls to 0 as $b\to-\infty$: a copy can be switched off, but it can never make its
 #   original count for *less*.
-# * Its slope is $1/(1 + e^{-b})$, the copy's own share within the pair. A copy that counts for little learns slowly.
+# * Its slope is $1/(1 + e^{-b})$, the copy's own share within the pair. A copy that counts for little gets little
+#   gradient.
+
+#
+# Left, below: far to the left a copy adds nothing, far to the right the pair counts as the copy alone (dashed). Right:
+# what copies take from the embedding.
 
 # %%
 curve = sp.lambdify(b, lift)
@@ -191,9 +196,10 @@ assert hat.abs().max() == 0 and (w[2] > 0).all()
 #
 # ## How equal are the equal ones?
 #
-# One more look at the early half. The raw accumulators are equal to the bit. What is offered is $\hat D = aD$ with
-# $a = \mathrm{RMS}(C)/(\mathrm{RMS}(D) + \epsilon)$, and the $\epsilon$ that keeps the quotient finite makes $a$ a
-# little smaller than 1: by $\epsilon/(\mathrm{RMS}(C) + \epsilon)$, about one part in a million.
+# One more look at the early half. The raw accumulators are equal to the bit. What is offered is $\hat D = aD$ with $a
+# = \mathrm{RMS}(C)/(\mathrm{RMS}(D) + \epsilon)$, and the $\epsilon$ that keeps the quotient finite makes $a$ a
+# little smaller than 1: by $\epsilon/(\mathrm{RMS}(C) + \epsilon)$, one part in a million for a $C$ of RMS 1, and
+# more for a smaller one (five in a hundred thousand at 0.02).
 
 # %%
 shortfall = algebra.matching().statement[1]
@@ -208,8 +214,9 @@ print(f"largest difference from an exact copy: {(read - same).abs().max().item()
 assert 0 < (read - same).abs().max() < 1e-5
 
 # %% [markdown]
-# In the early half, then, the *active* pair of HAARES does what a duplicate does, to about six digits. The two part
-# at the event after the first write of the late half. (In finished blocks they have parted already.)
+# In the early half, then, the *active* pair of HAARES does what a duplicate does, to about six digits when $C$ has
+# RMS 1. The two part at the event after the first write of the late half. (In finished blocks they have parted
+# already.)
 #
 # ## What we found, and what it does not show
 #

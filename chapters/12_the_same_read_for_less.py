@@ -77,13 +77,15 @@ for origin, shade in zip(["norm", "attention", "mlp", "depth", "head"], shades, 
     left = left + width
 axis.set(xlabel="vectors kept for the backward pass, per token", title="12 layers, width 128: who keeps what")
 axis.legend(ncols=5, loc="upper center", bbox_to_anchor=(0.4, -0.18))
-plots.show(figure, alt="""Stacked bars of vectors kept per token for six models. The part kept by reads over depth is
-the only one that differs: large for plain Block, larger for plain HAARES, a thin stripe for the lean reads.""")
+plots.show(figure, alt="""Stacked bars of vectors kept per token for six models. The part kept by reads over depth
+differs most: large for plain Block, larger for plain HAARES, a thin stripe for the lean reads, which take over most of
+the norms' part.""")
 
 # %% [markdown]
 # Attention and MLPs keep the same in every model; what routing adds is the hatched part, and the lean reads of this
 # chapter shrink it to a stripe. (They also take over the norms' share: a read's mixture is what the norm behind it
-# keeps as well, one storage that the read asked for first.) Three ideas do it.
+# keeps as well, one storage that the read asked for first. The head's share is 2 vectors larger with them.) Three
+# ideas do it.
 #
 # ## Idea 1: finished sources can be read all at once
 #
@@ -95,7 +97,8 @@ the only one that differs: large for plain Block, larger for plain HAARES, a thi
 # $$\tilde h = \frac{e^{\ell}\,\bar h + e^{z_C} C + e^{z_D}\hat D}{e^{\ell} + e^{z_C} + e^{z_D}}.$$
 #
 # In other words: the finished mixture takes part as **one more source with score $\ell$**. (This two-phase scheme is
-# Algorithm 1 of Attention Residuals, arXiv 2603.15031.) By hand, with four finished sources and an active pair:
+# Algorithm 1 of Attention Residuals, arXiv 2603.15031.) In plain lines, with five finished sources (the embedding and
+# two pairs) and an active pair:
 
 # %%
 def random(*shape):
@@ -145,9 +148,10 @@ algebra.routed_coefficients()
 algebra.half_totals()
 
 # %% [markdown]
-# **A wrong turn.** In exact arithmetic this is right; in float32 it fails where it matters. The last two lines say so:
-# if the halves nearly cancel, $F = -(1-\tau)E$, and each term is off by a relative $\upsilon$, then $|C|^2$ is off by
-# $\upsilon(2-\tau)^2/\tau^2$. Let us watch it happen.
+# **A wrong turn.** In exact arithmetic this is right; in float32 it fails where it matters. The last two lines say
+# so: if the halves nearly cancel, $F = -(1-\tau)E$, and each term is off by a relative $\upsilon$, then $|C|^2$ is
+# off by a relative $\upsilon(2-\tau)^2/\tau^2$; below $\tau\approx 2\sqrt\upsilon$, $5\cdot10^{-4}$ in float32, that
+# is more than 1, and no digit is safe. Let us watch it happen.
 
 # %%
 vector = torch.randn(4096, generator=generator)
@@ -179,7 +183,10 @@ error grows like one over tau squared and passes one; computed from the small ve
 #
 # ## Idea 3: write the backward pass yourself
 #
-# What flows back into a source has three parts. With $g$ the gradient of the mixture and $\dot z$ that of a score:
+# What flows back into a source $v$ has three parts. Let $g$ be the gradient of the mixture, $\dot z$ that of a score,
+# $\kappa$ the key (query ⊙ gain), $q$ here the number $\kappa\cdot v$, and $\rho$ what turns the raw $v$ into
+# $\mathrm{RMSNorm}(av)$; for $C$, $a = 1$. With $s = \dot z\rho$ and $t = -\dot z\,q\rho^3/d$ the parts are $a w\,g$,
+# $s\,\kappa$ and $t\,v$:
 
 # %%
 algebra.score_gradient()
@@ -199,7 +206,7 @@ algebra.half_gradients()
 # backward pass of one active read in plain lines:
 
 # %%
-def backward_bg_hand(g, finished, lse, E, F, key, eps=1e-6, gamma=4.0):
+def backward_by_hand(g, finished, lse, E, F, key, eps=1e-6, gamma=4.0):
     """Gradients of one read for finished mixture, its log-sum-exp, E, F, key and bias, given g, that of the read."""
     C, D = E + F, E - F
     rms_C, rms_D = (x.square().mean(-1).sqrt() for x in (C, D))
@@ -236,7 +243,7 @@ inputs = (finished, lse, E, F, key, bias)
 by_autograd = torch.autograd.grad(joined(*inputs[:5]), inputs, g)
 settings = depth_read.ReadSettings(paired=True, match=True, gamma=4.0, eps=1e-6, key_eps=1e-6)
 by_package = torch.autograd.grad(depth_read.ActiveRead.apply(settings, key, bias, *inputs[:4]), inputs, g)
-for ours, theirs, packaged in zip(backward_bg_hand(g, *inputs[:5]), by_autograd, by_package, strict=True):
+for ours, theirs, packaged in zip(backward_by_hand(g, *inputs[:5]), by_autograd, by_package, strict=True):
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(packaged, theirs, rtol=1e-12, atol=1e-13)
 print("by hand, autograd and package agree on", len(inputs), "gradients")
@@ -248,9 +255,9 @@ print("by hand, autograd and package agree on", len(inputs), "gradients")
 #
 # ## Paying with time: rebuild the mixture
 #
-# If memory is worth more than time, $\tilde h$ need not be kept either: it is a weighted sum of tensors that all exist.
-# `RouterOptions(read="recompute")` drops it in the forward pass, and both the norm and the read make it again when
-# their backward asks. The table above has the count. Same numbers, of course:
+# If memory is worth more than time, $\tilde h$ need not be kept either: it is a weighted sum of tensors that all
+# exist. `RouterOptions(read="recompute")` drops it in the forward pass, and it is made again once in the backward
+# pass: the norm asks first, and leaves it for the read. The table above has the count. Same numbers, of course:
 
 # %%
 losses, gradients = {}, {}
@@ -270,9 +277,9 @@ print({scheme: f"{loss:.4f}" for scheme, loss in losses.items()})
 # ## A fact that hides in the norm
 #
 # An RMSNorm does not care about the length of its input, so no gradient that comes back through it points along that
-# input: $g\cdot\tilde h = 0$, up to the $\epsilon$ in the norm. Since $\tilde h = \sum_s w_s v_s$, the weighted mean of
-# all $g\cdot v_s$ is zero: in every read, at every token, what some sources gain in weight they gain at the expense of
-# others *around zero*. Measured in the model above:
+# input: $g\cdot\tilde h = 0$, up to the $\epsilon$ in the norm. Since $\tilde h = \sum_s w_s v_s$, the weighted mean
+# of all $g\cdot v_s$ is zero, in every read, at every token, and the gradient of a score is simply $\dot z_s =
+# w_s\,g\cdot v_s$ (chapter 09). Measured in the model above, from the second read on:
 
 # %%
 model = bench.build("haares:plain", 4, setting).double()
@@ -293,7 +300,7 @@ model.residual.read = watched
 bench.loss_of(model, tokens).backward()
 cosine = max(torch.nn.functional.cosine_similarity(x.grad, x, dim=-1).abs().max().item() for x in reads[1:])
 assert cosine < 1e-4
-print("every read is orthogonal to its gradient, to within 0.0001 of their lengths")
+print("every read but the first is orthogonal to its gradient, to within 0.0001 of their lengths")
 
 # %% [markdown]
 # ## How do you test a hand-written gradient?
@@ -336,6 +343,10 @@ columns = ["step_median", "step_min", "saved", "flops", "peak_mib"]
 print(latest["on"].iloc[0], "| torch", latest["torch"].iloc[0], "| 48 layers, d = 128, ff = 1024, batch 8 x 128")
 print(latest[columns].round(3).to_string())
 
+# %% [markdown]
+# The gain of lean over `plain` is beyond doubt. For `recompute` the two ratios disagree: by the medians it is faster
+# than lean, by the minima slower. Differences of a few hundredths are noise here, while the counts of `saved` are exact.
+
 # %%
 depth = pd.read_csv(experiments.recorded() / "bench_depth.csv")
 depth = depth[depth["finished"] == depth["finished"].max()]
@@ -372,10 +383,11 @@ assert steps["small"].max() < 1.15 and steps["medium"].max() < 1.15 < steps["poc
 assert steps["small"].max() / steps["small"].min() < 1.05  # flat from 12 to 96 layers
 
 # %% [markdown]
-# From width 128 on, a step costs about a tenth more, at any depth. At width 32 it is a quarter and more, and
-# generating text token by token costs up to three times as much: there a tensor is so small that the *call* is the
-# price, and a read makes dozens of them where the plain stream makes one. A profile says the same in another way.
-# Torch's profiler books every operation of a step by its own time; grouped by kind, at 48 layers of width 128:
+# From width 128 on, a training step costs about a tenth more (8 to 12 % in this table), at any depth. At width 32 it
+# is a quarter and more: there a tensor is so small that the *call* is the price, and a read makes dozens of them
+# where the plain stream makes one. The same holds for generating text, a token at a time: up to 1.2 times Standard at
+# width 512, 1.6 to 1.8 at width 128, 2.6 to 3 at width 32. A profile says the same in another way. Torch's profiler
+# books every operation of a step by its own time; grouped by kind, at 48 layers of width 128:
 
 # %%
 profile = pd.read_csv(experiments.recorded() / "bench_profile.csv")
@@ -392,8 +404,8 @@ assert order[0] == "element by element" and extra["block"] < extra["haares"] < 0
 
 # %% [markdown]
 # The largest part is the reads' element-by-element work, the next the products with all finished sources and our own
-# functions' bookkeeping. Each piece is a pass over vectors that were just used; only a kernel that fuses them would
-# save more.
+# functions' bookkeeping. Each piece is a pass over vectors that were just used; a kernel that fuses them would be the
+# next thing to try.
 #
 # ## What we found, and what it does not show
 #
@@ -441,10 +453,10 @@ assert order[0] == "element by element" and extra["block"] < extra["haares"] < 0
 #
 # ```python
 # zero = torch.zeros_like(E)
-# bg_hand = backward_bg_hand(g, finished, lse, E, zero, key)
+# by_hand = backward_by_hand(g, finished, lse, E, zero, key)
 # read = depth_read.ActiveRead.apply(settings, key, bias, finished, lse, E, None)
 # packaged = torch.autograd.grad(read, (finished, lse, E, key, bias), g)
-# for ours, theirs in zip((bg_hand[0], bg_hand[1], bg_hand[2], bg_hand[4], bg_hand[5]), packaged, strict=True):
+# for ours, theirs in zip((by_hand[0], by_hand[1], by_hand[2], by_hand[4], by_hand[5]), packaged, strict=True):
 #     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 # ```
 # </details>
