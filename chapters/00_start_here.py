@@ -111,7 +111,7 @@ print("both halves are back; the order inside a half is not")
 #
 # In `minihaares` a **residual scheme** is a plug-in part of one Transformer. It answers four questions: how the stream
 # begins, what a layer reads, what becomes of what it writes, and what the head sees in the end. Three schemes go
-# through the whole book. They start from equal weights and differ by a handful of parameters.
+# through the whole book. They start from equal weights and differ by less than one percent of their parameters.
 
 # %%
 tokens = torch.arange(16)[None]  # [1, 16]
@@ -241,12 +241,12 @@ assert all(checks.values()), "something is missing: run `make test`, it says mor
 #
 # * The **box** at the top says what you build and learn, what you need, and how long it runs.
 # * A chapter starts with a case small enough for a pencil. Do it with one; it is the quickest way in.
-# * A line that begins with `equal:` means that an assertion has just compared our few lines with the package, mostly
-#   with outputs *and* gradients. Nothing is taken on trust, and a chapter whose assertion fails does not run to its
-#   end.
+# * A line that begins with `equal:` means that an assertion has just compared two ways to one result, mostly our few
+#   lines and the package; for parts of a model outputs *and* gradients. Nothing is taken on trust, and a chapter
+#   whose assertion fails does not run to its end.
 # * **Wrong turns** are shown on purpose. They are the mistakes that people make, with the check that finds them.
-# * Numbers in the text come from the cells around them, or from recorded runs whose command is given. Numbers from the
-#   paper are cited with their table.
+# * Numbers in the text come from the cells around them, or from recorded runs whose command is given; a few were
+#   measured once on real text, and say so. Numbers from the paper are cited with their table.
 # * *What this does not show* is meant seriously.
 #
 # **Exercises** stand at the end of each chapter, with a difficulty (easy, medium, hard) and a number of minutes.
@@ -265,7 +265,7 @@ assert all(checks.values()), "something is missing: run `make test`, it says mor
 # | $C, D$ | their sum $E + F$ (the cumulative source) and their difference $E - F$ (the detail) |
 # | $B, T, d, V$ | sequences in a batch, tokens in a sequence, channels of the stream, entries of the vocabulary |
 # | nat | the unit of a loss with natural logarithms; $\log 2 \approx 0.693$ nats are one bit |
-# | floor | the lowest loss that is possible on a text; known exactly for the built-in stories (02) |
+# | floor | the lowest loss that is possible on average; known exactly for the built-in stories (02) |
 #
 # ## What we found
 #
@@ -300,10 +300,10 @@ assert all(checks.values()), "something is missing: run `make test`, it says mor
 #
 # <details><summary>Answer</summary>
 #
-# Four: with fewer, say three, the map from the outputs to what is stored takes $4d$ numbers to $3d$, so some outputs
-# must share a result. One choice that goes on in the spirit of the halves: $C$, $D$, and inside each half once more the
-# difference, $u_1 - u_2$ and $u_3 - u_4$. That is a Haar transform, and the pair $(C, D)$ is its coarsest step (chapter
-# 07); storing $u_1, \dots, u_4$ themselves is full Attention Residuals (chapter 05).
+# Four, if what is stored is a linear function of the outputs: with three, it takes $4d$ numbers to $3d$, so some
+# outputs must share a result. One choice that goes on in the spirit of the halves: $C$, $D$, and inside each half
+# once more the difference, $u_1 - u_2$ and $u_3 - u_4$. That is a Haar transform, and the pair $(C, D)$ is its
+# coarsest step (chapter 07); storing $u_1, \dots, u_4$ themselves is full Attention Residuals (chapter 05).
 #
 # ```python
 # haar = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [1, -1, 0, 0], [0, 0, 1, -1]])

@@ -100,7 +100,7 @@ french = "Où est le château?"
 print("unseen:", tokenizer.unseen(french), " written and read back:", tokenizer.decode(tokenizer.encode(french)))
 
 # %% [markdown]
-# The stories have fewer than 252 characters, so the table is not full; neither would it be on TinyStories. An
+# The stories have fewer than 252 different characters, so the table is not full; neither would it be on TinyStories. An
 # unseen character becomes UNK and is lost for good. With a table of 20 entries much would be:
 
 # %%
@@ -218,10 +218,10 @@ assert per_token[0] == min(per_token) and per_character[0] == max(per_character)
 
 # %% [markdown]
 # Per token, characters seem to win by far. Per character, they lose just as clearly: the same text costs less in
-# larger tokens, each of which is harder to guess. The price of a *text* is what counts, and it does not change with
-# how we slice it. So a loss per token says nothing without its tokenizer. Compare nats per character (or bits per
-# byte), or compare only runs that share a tokenizer; and when you read that one model has a loss of 1.8 and another
-# of 3.1, first look at the unit.
+# larger tokens, though none of these is easier to guess than a character. The price of a *text* is what counts, for
+# the text stays the same however we slice it. So a loss per token says nothing without its tokenizer. Compare nats
+# per character (or bits per byte), or compare only runs that share a tokenizer; and when you read that one model has
+# a loss of 1.8 and another of 3.1, first look at the unit.
 #
 # ## Names that nobody would write
 #
@@ -317,11 +317,11 @@ plots.show(
 
 # %% [markdown]
 # At a chunk of 513 these stories, which have 330 to 480 characters, keep nothing at all: for them the package pads
-# instead. Real stories are longer. On a TinyStories sample of 5.6 million characters, chunks of 513 keep 72 % when a
-# record is a story, and 0.6 % when it is a line of the file. The paper says that "text is processed line by line" in
-# chunks of 513 (section 5.1). Taken literally, it would have thrown away 99 % of that text, and the little it kept
-# would be the odd paragraph of more than 512 letters. So this book reads the paper's "line" as "record of the
-# data set". That is a choice, `record` is an option, and every run prints the share it kept.
+# instead. Real stories are longer. On a TinyStories sample of 5.6 million characters, which is not part of the book,
+# chunks of 513 keep 72 % when a record is a story, and 0.6 % when it is a line of the file. The paper says that "text
+# is processed line by line" in chunks of 513 (section 5.1). Taken literally, it would have thrown away 99 % of that
+# text, and the little it kept would be the odd paragraph of more than 512 letters. So this book reads the paper's
+# "line" as "record of the data set". That is a choice, `record` is an option, and every run prints the share it kept.
 #
 # ## What counting knows
 #
@@ -390,10 +390,10 @@ for count, row in loss.items():
 
 # %% [markdown]
 # Letter frequencies alone leave 3.08 nats. Each further character of context takes off a good part, until contexts
-# become so long that they are mostly new. More text moves that point to the right, for ever: somewhere there is a
-# limit that no amount of text can pass. On the TinyStories sample the same functions give 3.05 nats a symbol at
-# order 0, 0.99 at order 5 and 0.93 at order 7, their best. A network there that is not well below 0.93 has learned
-# nothing that counting does not know.
+# become so long that they are mostly new. Ten times the text moves that point to the right, from order 8 to order 10,
+# and lowers the loss. But there is a loss that no amount of text can pass. On the TinyStories sample the same
+# functions give 3.05 nats a symbol at order 0, 0.99 at order 5 and 0.93 at order 7, their best. A network there that
+# is not well below 0.93 has learned nothing that counting does not know.
 #
 # ## How low can the loss go?
 #
@@ -435,9 +435,9 @@ for word, theirs in zip(package.texts, package.surprisals, strict=True):
 # ### A grammar of postcards
 #
 # Whole stories are sequences of such choices. Here is a grammar small enough to follow by hand, in the notation of
-# `stories.py`: `{...}` shows a word of a table and `[...|...]` is a fork; the first entries are the most
-# likely, in proportion to $\frac13, \frac14, \frac15, \dots$. What was shown stays true: the toy and its look come
-# back.
+# `stories.py`: `{...}` shows a word of a table, `[...|...]` is a fork, and `$` ends the text. In a table, `kite: red,
+# long` is a toy and the looks it may have, and `;` separates the rows. The first entries are the most likely, in
+# proportion to $\frac13, \frac14, \frac15, \dots$. What was shown stays true: the toy and its look come back.
 
 # %%
 POSTCARD = "{Who} had {a toy.look} {toy}. [Then|Now] {who} has no {toy.look} {toy}.$"
@@ -479,7 +479,7 @@ print(f"{number} postcards, entropy {nats:.3f} nats, {symbols:.2f} symbols on av
 #
 # The built-in stories do the same with a dozen tables and eight kinds of story. The package gives every story with the
 # surprisal of each of its characters, and the entropy in closed form. If the two belong together, the mean of the one
-# over many stories must agree with the other within its standard error.
+# over many stories must agree with the other within a few of its standard errors (printed after ±; we allow three).
 
 # %%
 story = held_out[0]
@@ -527,9 +527,10 @@ plots.show(
 
 
 # %% [markdown]
-# Each black bar is a choice, at the letter where it is decided. Behind it the word runs on for free. The first one, the
-# opening, costs 2 nats because there are six openings and `Far away` is not the most common; the last one is the end,
-# for the story might have gone on with `The end.`
+# Black bars stand at the letters where a choice is decided, sometimes in two or three steps, as with `red` and
+# `rose`. Once it is, the word runs on for free. The first one, the opening, costs 2 nats because there are six
+# openings and `Far away` is not the most common; the last one is the end, for the story might have gone on with `The
+# end.`
 #
 # ### The forgetful reader
 #
@@ -570,8 +571,8 @@ plots.show(
 
 
 # %% [markdown]
-# Between the best count and the exact floor lies what this book's models are after: the part of language that needs
-# memory.
+# Between the best count and the forgetful floor lies what can be learned within a sentence; between the two floors,
+# what needs memory beyond it. This book's models are after both.
 #
 # ### A wrong turn: too good to be true
 #
@@ -614,7 +615,7 @@ print("equal: the first validation row, token by token, and both floors of the v
 # * What a record is decides how much text is left; a physical line is the wrong choice for stories.
 # * Plain counting gets far. It is the first thing to beat, and how good it is depends on the text and the smoothing.
 # * For text made of known choices, the surprisal of every character is known, and their sum is $-\log p$ of the whole.
-#   The mean is a floor, and a loss below the floor is a mistake in the measurement.
+#   The mean is a floor, and a loss on unseen text that is clearly below it is a mistake in the measurement.
 # * The forgetful floor marks where memory beyond the sentence begins to pay.
 #
 # ## What this does not show

@@ -182,9 +182,10 @@ assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(10)), "ea
 # %% [markdown]
 # ## A text that can be finished
 #
-# The built-in stories take minutes to learn. To see whole runs in seconds, we write **postcards**, with a grammar like
-# that in chapter 02: somebody had a toy, and somebody else found it. The toy of the second sentence is known from the
-# first, so the forgetful reader and the perfect one are far apart.
+# The built-in stories take minutes to learn. To see whole runs in seconds, we write **postcards**, with a grammar
+# like that in chapter 02: somebody had a toy, and somebody else found it. The toy of the second sentence is known
+# from the first, so the forgetful reader and the perfect one are far apart. (A line break in the template ends a
+# sentence, where the forgetful reader forgets; in the text it is a space.)
 
 # %%
 POSTCARD = "{Hero} had {a toy.look} {toy}.\n{Friend} [found|saw] the {toy.look} {toy}[.$|!$]"
@@ -208,9 +209,14 @@ def encode(cards):  # [n, LONGEST]: BOS, text, EOT, PAD ...
 
 print("\n".join(card.text for card in postcards[:3]))
 print(f"{stories.moments(grammar, 'story')[2]:,} different postcards, {tokenizer.vocab_size} entries, {LONGEST} tokens")
+known = {card.text for card in train_part}
+print(f"of {len(valid_part)} validation cards {sum(card.text in known for card in valid_part)} are training cards, too")
 
 
 # %% [markdown]
+# So most validation cards were training cards before. The floor holds all the same, because the two sets are drawn
+# independently (exercise 2.5). That the model can write cards it never saw is not tested here.
+#
 # The floors of a set of postcards are the mean prices of its own symbols (chapter 02). Text, tokenizer and floors go
 # into a `Corpus`, the same value that `load_corpus` returns for the big texts.
 
@@ -607,15 +613,16 @@ plots.show(
 #
 # ## What we found
 #
-# * AdamW moves each parameter by about the learning rate a step, whatever the size of the gradients. Clipping protects
-#   its memory. Decay is for matrices.
+# * AdamW moves each parameter by at most about the learning rate a step, and a factor on the loss changes nothing.
+#   Clipping protects its memory. Decay is for matrices.
 # * A loop made of our own parts gives the package's losses.
 # * If batches are a function of the step, there is nothing about the data to save, and a resumed run is the same run,
 #   to the last bit.
 # * A curve means something against lines: uniform, counting, forgetful, exact. A tiny model passed the forgetful reader
 #   in seconds, so it carries things across sentences.
 # * The best of many evaluations is a little too kind, and seeds differ by as much as architectures often do.
-# * A loss below the floor is always a mistake. Two classic ones dive through it within dozens of steps.
+# * A validation loss clearly below the floor is a mistake in the measurement. Two classic ones dive through it within
+#   dozens of steps.
 #
 # ## What this does not show
 #

@@ -10,8 +10,8 @@
 # > **You will build** the four verbs and their loop, and behind them PreNorm, PostNorm, DeepNorm, ReZero and
 # > LayerScale, each equal to the package in outputs **and** gradients.
 # >
-# > **You will learn** why late events of a PreNorm model have little say, what a norm on the stream forgets, what two
-# > of the schemes are at the first step, and why a stream must not be written in place.
+# > **You will learn** why late events of a PreNorm model change the stream little, what a norm on the stream forgets,
+# > what two of the schemes are at the first step, and why a stream must not be written in place.
 # >
 # > **You need** chapter 01 (events, RMSNorm, the stream) and, for the last third, a nodding acquaintance with
 # > training.
@@ -202,8 +202,8 @@ plots.show(
 # So a residual connection carries *everyone's writing*, and the schemes differ in whom they favour: nobody (PreNorm),
 # the latest (PostNorm, strongly; DeepNorm, mildly), or the embedding (ReZero and LayerScale, at the start). In
 # DeepNorm the embedding does better than the first events: it was never the new part of a sum. None of them lets the
-# *reader* choose. All that an event can read is this one mixture, made in the same proportions for every event and
-# every token. That is the opening that chapter 05 uses.
+# *reader* choose. All that an event can read is this one mixture. Its proportions follow from the scheme and from
+# what was written; the reader has no say in them. That is the opening that chapter 05 uses.
 #
 # ## The five against the package
 #
@@ -260,11 +260,11 @@ for scheme in SCHEMES:
 # %% [markdown]
 # ## How they start
 #
-# Two of the schemes also say where to begin. DeepNorm multiplies some freshly drawn matrices by
-# $\beta = (8L)^{-1/4}$: the MLP's, and of attention the ones that decide *what* is written, values and output, but
-# not those that decide where to look. LayerScale starts smaller the deeper the model; the paper gives $0.1$,
-# $10^{-5}$ and $10^{-6}$ for 12, 24 and 48 layers. ReZero starts at 0. Since equal seeds give equal weights under
-# every scheme, we can read all this off.
+# Three of the schemes also say where to begin. DeepNorm multiplies some freshly drawn matrices by $\beta =
+# (8L)^{-1/4}$: the MLP's, and of attention the ones that decide *what* is written, values and output, but not those
+# that decide where to look. LayerScale starts smaller the deeper the model; the paper gives $0.1$, $10^{-5}$ and
+# $10^{-6}$ for 12, 24 and 48 layers. ReZero starts at 0. Since equal seeds give equal weights under every scheme, we
+# can read all this off.
 
 # %%
 fresh = {scheme: build(scheme, layers=12, shake=0) for scheme in SCHEMES}
@@ -283,7 +283,13 @@ assert not fresh["rezero"].residual.gates.any()
 # A ReZero model at the start is therefore no deep model at all: its stream is the embedding, to the bit. Then no
 # weight of a sublayer can have an effect on the loss, and none gets a gradient. The gates do, and that is enough:
 # after one step they are no longer zero. LayerScale is *nearly* the same identity. Its gradients are small rather
-# than zero, but AdamW divides each gradient by its own size, so small ones move weights as fast as large ones do.
+# than zero, but AdamW divides each gradient by its own size, so small ones move weights about as fast as large ones
+# do, as long as they are well above $\epsilon = 10^{-8}$ (with $\lambda = 10^{-6}$ they need not be, at the first
+# step).
+
+#
+# The first number below is how far the logits are from those of a model without sublayers, relative to their size; the
+# gradients are those of a stand-in for a loss, the sum of the squared logits.
 
 # %%
 logits = {scheme: fresh[scheme](tokens) for scheme in SCHEMES}
@@ -445,19 +451,20 @@ room.cleanup()
 
 # %% [markdown]
 # Three observations. **A sum grows.** Under Standard, ReZero and LayerScale the stream gets several times larger on
-# its way, and this is learned: before training it hardly grew. **As it grows, the same words say less.** The norm in
-# front of a sublayer sees only the direction of the stream, and to turn a long vector takes a long push. What an
-# event adds falls several times over from the first events to the last. This is the *dilution* that Attention
-# Residuals (arXiv 2603.15031) set out to cure. **A norm on the stream stops both**, at a price that the toy case
-# showed: what was written long ago is divided away. It has another price, too. After the same hundred steps PostNorm
-# and DeepNorm know little more than the letters' frequencies, while the others are well below that. PostNorm is known
-# to need a warm-up of the learning rate (arXiv 2002.04745), which our constant rate does not give; set `STEPS` to
-# 300, and both do get going.
+# its way, and in this narrow model most of that is learned: before training it did not even double. (Wider models
+# grow at the start already, as the table above shows.) **As it grows, the same words say less.** The norm in front of
+# a sublayer sees only the direction of the stream, and to turn a long vector takes a long push. What an event adds
+# falls several times over from the first events to the last. This is the *dilution* that Attention Residuals (arXiv
+# 2603.15031) set out to cure. **A norm on the stream stops both**, at a price that the toy case showed: what was
+# written long ago is divided away. It has another price, too. After the same hundred steps PostNorm and DeepNorm know
+# little more than the letters' frequencies, while the others are well below that. PostNorm is known to need a warm-up
+# of the learning rate (arXiv 2002.04745), which our constant rate does not give; set `STEPS` to 300, and both do get
+# going.
 #
 # ## A wrong turn: the stream in place
 #
 # `state + output` makes a new tensor at every event, and `state += output` would not. Why not save the memory? Watch
-# what happens to somebody who keeps an earlier stream, as `look` does, or the backward pass.
+# what happens to somebody who keeps the earlier streams to measure them later, and to the backward pass.
 
 # %%
 class InPlace(Sum):
@@ -493,18 +500,19 @@ assert "inplace operation" in refused
 # All kept streams are one and the same tensor, which shows its last value: a perfectly flat "stream size by depth",
 # and no error message. The backward pass needs the old values too (the norm's gradient is made of them), and PyTorch,
 # which counts the writes to each tensor, refuses. Hence the rule of the package: *a state is a value*; a write makes
-# a new one. For a sum that is mere prudence. For the schemes of the next chapters, which hand *old* sources to
-# *later* reads, it is the difference between right and wrong.
+# a new one. For a sum, PyTorch itself stops the training. For the schemes of the next chapters, which hand *old*
+# sources to *later* reads, it is the difference between right and wrong.
 #
 # ## What we found
 #
 # * Four verbs (begin, read, write, readout) and a loop hold everything that lives along depth. Five schemes fit
 #   behind them in a few lines each, equal to the package in outputs and gradients.
-# * A residual stream carries the sum of what everyone wrote. PreNorm weighs all alike, PostNorm halves the past at
-#   every event, DeepNorm forgets more gently, ReZero and LayerScale begin with the embedding alone.
+# * A residual stream carries the sum of what everyone wrote. In the toy case PreNorm weighs all alike, PostNorm
+#   halves the past's share at every event, DeepNorm forgets more gently, ReZero and LayerScale begin with the
+#   embedding alone.
 # * Trained PreNorm streams grow with depth, and a later event's contribution shrinks relative to them. A norm on the
 #   stream keeps both level.
-# * At step 0 ReZero is the embedding to the bit, and only its gates get a gradient.
+# * At step 0 ReZero is the embedding to the bit; its gates get a gradient, and no weight of a sublayer does.
 # * A state must not be written in place.
 #
 # ## What this does not show
@@ -585,7 +593,8 @@ assert "inplace operation" in refused
 #
 # PostNorm's shares: it is the division that forgets, and the norm is only one way to divide. The logits differ: a
 # common factor of the whole stream would indeed be divided out again, but here the old part is divided more often
-# than the new one. Undone, the scheme is the plain sum of $2^{i/2} u_i$: later events speak louder and louder.
+# than the new one. Undone, the scheme is the plain sum of $e$ and of $2^{(i-1)/2} u_i$, $i = 1, 2, \dots$: later
+# events speak louder and louder.
 #
 # ```python
 # class Halving(Sum):

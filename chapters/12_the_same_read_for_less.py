@@ -345,7 +345,7 @@ print(latest[columns].round(3).to_string())
 
 # %% [markdown]
 # The gain of lean over `plain` is beyond doubt. For `recompute` the two ratios disagree: by the medians it is faster
-# than lean, by the minima slower. Differences of a few hundredths are noise here, while the counts of `saved` are exact.
+# than lean, by the minima slower. A few hundredths are noise here, while the counts of `saved` are exact.
 
 # %%
 depth = pd.read_csv(experiments.recorded() / "bench_depth.csv")
