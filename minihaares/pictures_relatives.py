@@ -13,7 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from . import comparison, findings, plots
 from .comparison import METHODS
 from .experiments import GridError
-from .pictures import Picture, in_words, look, strip
+from .findings import signed
+from .pictures import QUIET, Picture, in_words, look, strip
 
 # ------------------------------------------------------------------------------------------------ the family
 
@@ -145,6 +146,7 @@ def touch(axes: Axes, edge: float, low: float, high: float) -> None:
 
 # ------------------------------------------------------------------------------------------------ how far they got
 
+FAR = 0.6  # nats: a run that is further behind has not learned to use context; it is named at the edge, not drawn
 BUDGETS = {"at_tokens": "tokens", "at_flops": "FLOPs", "at_seconds": "seconds"}
 
 
@@ -163,9 +165,16 @@ def relatives(store: Path | None = None, depths: tuple[int, ...] = comparison.DE
         table = comparison.table(records, base)
         for place, name in enumerate(names):
             gap = comparison.behind(records, METHODS[name].arm, base)
-            strip(axes, place, gap.points, look(METHODS[name].arm), across=True)
-            for column, style in marks.items():
-                axes.plot(table.loc[name, column], place + 0.3, **style)
+            far = gap.points[gap.points > FAR]
+            if far.empty:
+                strip(axes, place, gap.points, look(METHODS[name].arm), across=True)
+                for column, style in marks.items():
+                    axes.plot(table.loc[name, column], place + 0.3, **style)
+            else:  # no mean: it would be one of two kinds of runs
+                near = gap.points.drop(far.index)
+                axes.plot(near, [place] * len(near), linestyle="none", alpha=0.75, **look(METHODS[name].arm))
+                words = f"{', '.join(signed(x, 2) for x in far)} →"
+                axes.text(0.99, place, words, transform=axes.get_yaxis_transform(), ha="right", va="center", **QUIET)
             said.append(f"{METHODS[name].arm.label} at {layers} layers {in_words(gap)}")
         axes.axvline(0, color="0.3", linewidth=1)
         axes.set(title=f"{layers} layers", xlabel="method − Standard, nats (left: better)")
@@ -177,7 +186,8 @@ def relatives(store: Path | None = None, depths: tuple[int, ...] = comparison.DE
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8.5)
     return figure, (
         "Best validation loss of each method minus Standard's at equal tokens, a point a seed and a bar at the mean; "
-        f"left of zero the method is better. Hollow: means at equal FLOPs and equal seconds. {'; '.join(said)}."
+        "left of zero the method is better; arrows name seeds too far right to be drawn. Hollow: means at equal FLOPs "
+        f"and equal seconds. {'; '.join(said)}."
     )
 
 

@@ -58,15 +58,18 @@ def test_the_comparison_shows_each_seed(tmp_path: Path):
     config = read_grid("relatives")[0].config
     shape = {name: getattr(config.model, name) for name in ("width", "heads", "ff")}
     setting = shape | {"context": config.data.context, "batch_size": 8, "lr": 3e-3, "steps": 800, "eval_every": 40}
-    for scheme, ends in (("standard", (2.0, 2.5)), ("hires", (1.75, 2.75))):
+    for scheme, ends in (("standard", (2.0, 2.5)), ("hires", (1.75, 2.75)), ("muddformer", (2.125, 3.5))):
         sizes = dict(shape, layers=12, vocab_size=31)
         parameters = costs.price(ModelConfig(**sizes, scheme=scheme), 128).parameters
         for seed, end in zip((42, 123), ends, strict=True):
             changes = {"layers": 12, "parameters": parameters, "eval_chunks": 128, **setting}
-            put(tmp_path, scheme, seed, [4.0, 3.0, end], **changes)
+            put(tmp_path, scheme, seed, [4.0, max(3.0, end), end], **changes)
     figure, alt = pictures_relatives.relatives(tmp_path, depths=(12,))
     shown = {float(x) for line in figure.axes[0].lines for x in line.get_xdata()}
-    assert {-0.25, 0.25} <= shown
+    assert {-0.25, 0.25, 0.125} <= shown and 1 not in shown  # MUDDFormer's second run did not learn
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert "+1.00 →" in words
+    assert "MUDDFormer at 12 layers mean +0.5625 over 2 seeds (from +0.1250 to +1.0000)" in alt
     assert "HiRes at 12 layers mean +0.0000 over 2 seeds (from −0.2500 to +0.2500)" in alt
     assert "mHC at 12 layers not recorded" in alt
     with pytest.raises(GridError, match="No run at 48 layers"):
