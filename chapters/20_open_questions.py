@@ -589,7 +589,8 @@ seeds = [42, 123, 2026, 1, 2, 3]
 # *Difficulty: easy. Time: half an hour, and less than half an hour of runs.*
 #
 # **The question.** Chapter 19 gives all arms of a size one learning rate, which was chosen on the standard stream. Is
-# that fair? HiRes has norms between its groups, and streams with norms often like other rates.
+# that fair? HiRes has norms between its groups, and streams with norms often like other rates: at 48 layers and the
+# common rate, two of its three runs in chapter 17 learned nothing.
 #
 # **Why it matters.** A comparison at one rate measures two things at once: the method, and how well the rate suits it.
 # A few percent in compute may well be within what a better rate gives to either side.
