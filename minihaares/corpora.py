@@ -33,6 +33,11 @@ STORY_SEEDS = {"train": 42, "valid": 43}
 log = logging.getLogger(__name__)
 
 
+def reads_folder(corpus: str) -> bool:
+    """Whether a corpus can lie in a folder of the user's; the built-in ones are made, or part of Python."""
+    return corpus in HUB or corpus == "local"
+
+
 def find_text(
     corpus: str,
     data_dir: Path | None = None,

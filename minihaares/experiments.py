@@ -30,6 +30,7 @@ import torch
 from tqdm import tqdm
 
 from .checkpoints import write_whole
+from .corpora import reads_folder
 from .data import PAD, Corpus, DataConfig, DataError, Tokenizer, load_corpus
 from .machine import Interrupted, peak_resident
 from .model import FAMILIES, ConfigError, ModelConfig, Transformer, scheme_options
@@ -304,14 +305,19 @@ def run_grid(
     """Do the runs that are missing, each in a process of its own (so that its peak memory is its own).
 
     Run folders lie in `folder` by id; runs another process has claimed are left to it. `compile` puts sublayers
-    through torch.compile, which is quicker and changes results by rounding. Gives the number of runs recorded here.
-    A run that fails stops the grid with GridError; what it saved stays.
+    through torch.compile, which is quicker and changes results by rounding. `data_dir` is for the runs whose corpus can
+    lie in a folder. Gives the number of runs recorded here. A run that fails stops the grid with GridError; what it
+    saved stays. GridError, too, if no run of the grid reads a folder.
     """
+    if data_dir and not any(reads_folder(planned.config.data.corpus) for planned in grid):
+        raise GridError("No run of this grid reads its text from a folder: drop --data-dir.")
     todo, finished, started = missing(grid, store), 0, commit()
     spawn = multiprocessing.get_context("spawn")
     for i, planned in enumerate(todo, 1):
         home, config = folder / planned.id, planned.config
-        data = replace(config.data, data_dir=data_dir or config.data.data_dir)
+        data = config.data
+        if data_dir and reads_folder(data.corpus):
+            data = replace(data, data_dir=data_dir)
         config = replace(config, train=replace(config.train, out=home, compile=compile), data=data)
         with claimed(home) as ours:
             if not ours or planned.id in set(read_runs(store)["run"]):

@@ -211,3 +211,14 @@ def test_a_run_that_cannot_start_is_one_sentence(grid_file, tmp_path, capfd):
         run_grid([lost], tmp_path / "runs", tmp_path / "store")
     said = capfd.readouterr().err
     assert "Traceback" not in said and str(tmp_path / "no") in said
+
+
+def test_a_data_folder_is_for_the_runs_that_read_one(grid_file, tmp_path, capfd):
+    one = read_grid(grid_file)[0]  # on the built-in stories
+    with pytest.raises(GridError, match="drop --data-dir"):
+        run_grid([one], tmp_path / "runs", tmp_path / "store", data_dir=tmp_path / "no")
+    other = replace(one, config=replace(one.config, data=replace(one.config.data, corpus="tinystories")))
+    with pytest.raises(GridError, match=f"Run {other.id} ended with code 2"):
+        run_grid([one, other], tmp_path / "runs", tmp_path / "store", data_dir=tmp_path / "no")
+    assert list(read_runs(tmp_path / "store")["run"]) == [one.id]
+    assert str(tmp_path / "no") in capfd.readouterr().err
