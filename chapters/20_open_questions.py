@@ -567,6 +567,8 @@ rows, single = (
 torch.testing.assert_close(rows.sum(1), single, rtol=1e-9, atol=1e-11)
 print("equal biases in a row: HAARES, and the gradients of a row add up to that of its one bias")
 report("bias per source", blocks=3)
+
+# %%
 grid = plan("""
 [[arm]]
 name = "haares"
