@@ -261,9 +261,9 @@ print(pd.DataFrame(shown).to_string())
 # %% [markdown]
 # Nothing here decides between HAARES and Block. With BPE tokens the two are level, on the built-in stories HAARES is
 # a little behind, and Python source is a lesson. Its first seed had HAARES *ahead* by 0.11 bits, and had we stopped
-# there, this page would say that code is where the detail pays. The second seed has it behind by 0.17. So few seeds a
-# line are a hint at most. One thing is the same wherever the plain stream was run as well: reading several sources
-# beats it, on the stories, where early facts matter later, by more than a third of a bit.
+# there, this page would say that code is where the detail pays. The second seed has it behind by 0.17, the third
+# ahead by 0.03. One thing is the same wherever the plain stream was run as well: reading several sources beats it, on
+# Python in all three seeds, and on the stories, where early facts matter later, by more than a third of a bit.
 #
 # ## What would it take to know?
 #
